@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 
@@ -128,7 +129,7 @@ def _cells(case: Case, situation: str, cpu: EnergyResult | None, gpu: EnergyResu
 
 def _least(results: Iterable[EnergyResult]) -> EnergyResult | None:
     counted = [energy for energy in results if energy.joules is not None]
-    return min(counted, key=lambda energy: energy.joules or 0.0, default=None)
+    return min(counted, key=attrgetter("joules"), default=None)
 
 
 def _joules_text(energy: EnergyResult | None) -> str:

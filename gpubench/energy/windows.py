@@ -115,7 +115,6 @@ class EnergyCompanion(Companion):
     def clean_up(self) -> None:
         if self._monitor is not None:
             self._monitor.close()
-            self._monitor = None
 
     def _window(self, run: CaseRun, runtime: Runtime) -> EnergyWindow:
         device_id = run.case.device_id
@@ -132,7 +131,7 @@ class EnergyCompanion(Companion):
         idle = _power(readings)
         if idle is None:
             return lack(monitor.absent().get(device_id) or _name_fault(readings))
-        window_s = min(MOST_S, max(LEAST_S, 1.2 * STEPS * IDLE_S / max(idle.steps, 1)))
+        window_s = min(MOST_S, max(LEAST_S, 1.2 * STEPS * IDLE_S / idle.steps))
         monitor.watch(device_id, every_s=READ_EVERY_S)
         start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
         worked = run.work(start_at, WARM_UP_S, window_s)

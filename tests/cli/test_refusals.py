@@ -70,7 +70,7 @@ OF_RUN = [
     ("--ops add --seed x", "--seed"), ("--ops add --seed 9223372036854775808", "too large"), ("--ops add --min-samples 20 --max-samples 10", "--max-samples"),
     ("--ops add --quick --rigorous", "contradict"), ("--ops add --context novalue", "K=V"), ("--ops , --sizes 1k", "empty"),
     ("--ops add --sizess 1k", "did you mean '--sizes'?"), ("--ops add surplus", "surplus"), ("--ops add mul", "write --ops add,mul"),
-    ("--sizes 1k 4k", "write --sizes 1k,4k"),
+    ("--sizes 1k 4k", "write --sizes 1k,4k"), ("--sizes 1k a.py black", "write a.py:black"), ("a.py add", "write --ops add"), ("relo", "'relu'"),
     ("--ops add --format csv --columns nope", "--columns"),
     ("--ops add --summary", "GITHUB_STEP_SUMMARY is not set"), ("--ops add --energy", "--sizes 1M"),
     ("--ops add --sizes 1k --append r.md", ".json"), ("--ops add --sizes 1k --append -", ".json"),

@@ -134,7 +134,8 @@ VRAM = {"mem_info_vram_total": str(8 * GIB)}
 NAVI = ("1002", "744c", "amdgpu")
 LAPTOP = (HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
           | pci("0000:03:00.0", *NAVI, **VRAM, mem_info_vram_used=str(2 * GIB), max_link_speed="16.0 GT/s PCIe",
-                max_link_width="16"))  # fmt: skip
+                max_link_width="16")
+          | {"/sys/bus/bus/pci/drivers/amdgpu/module/version": "6.8.5"})  # fmt: skip
 EQUAL = HOST | pci("0000:0a:00.0", "1002", "744c", "vfio-pci")
 for number in range(1, 9):
     own = f"0: {500 + number}Mhz *\n1: 2371Mhz"
@@ -148,7 +149,7 @@ CLOCKS = (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("flags", "cpu M
 PICTURES = {
     "a laptop": (
         LAPTOP,
-        ["Test CPU", "2 usable", "8.0 GiB, 6.0 GiB usable", "Navi 31", "25% used", "driver amdgpu", "PCIe 4 x16", "gpu on GPU 1",
+        ["Test CPU", "2 usable", "8.0 GiB, 6.0 GiB usable", "Navi 31", "25% used", "driver amdgpu 6.8.5, PCIe 4 x16", "gpu on GPU 1",
          "✓ 8.0 GiB for one process", "✗ not usable: PASSED_THROUGH.", "✗ not chosen: INTEGRATED_UNMEASURED.",
          "not GPU 0: INTEGRATED_UNMEASURED", "not GPU 2: PASSED_THROUGH"], []),
     "equal GPUs are one section, and clocks that differ now set none apart": (

@@ -181,14 +181,14 @@ OF_KFD = {
        for text, size in (("heap_type 2\nsize_in_bytes 5\nwidth 1", GIB + 5), ("heap_type 4\nsize_in_bytes 5", GIB), ("heap_type 1", "invalid"),
                           ("size_in_bytes 5", "invalid"), ("", "invalid"), ("heap_type 1\nsize_in_bytes 5 6", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},
     "a node that does not tell its units": ({f"{KFD}/1/properties": "simd_count 8"}, {**ONE, "gpus.0.bdf": "0000:00:00.0", "gpus.0.compute.units": "invalid"}),
-    "a node of CPUs alone": ({f"{KFD}/0/properties": "cpu_cores_count 8"}, {"gpu_count": 0}),
+    "a node of CPUs alone": ({f"{KFD}/0/properties": "cpu_cores_count 8", f"{KFD}/x/a": "", f"{KFD}/²/a": ""}, {"gpu_count": 0}),
     "no bank holds anything": (kfd_node(1, unique_id=77) | bank(1, 0), {SIZE: "absent"}),
     "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated", "gpus.0.memory.unified": True}),
     "a spoiled node is still a GPU": (
         kfd_node(1, unique_id=77) | {f"{KFD}/2/gpu_id": "9028", f"{KFD}/2/properties": "?"} | bank(2, 16 * GIB),
         {"gpu_count": 2, "gpus.*.vendor": ["amd", "amd"], "gpus.1.compute.units": "invalid", "gpus.1.memory.dedicated_bytes": 16 * GIB}),
     **{f"partition {spoiled} of four is spoiled": (
-        PARTITIONS | {f"{KFD}/{spoiled}/properties": "?"},
+        PARTITIONS | {f"{KFD}/{spoiled}/properties": "?", f"{KFD}/{spoiled}/gpu_id": "9028"},
         {"gpus.*.compute.units": ["invalid", 76] if spoiled < 3 else [76, "invalid"], "gpus.*.memory.dedicated_bytes": [48 * GIB] * 2,
          f"gpus.{int(spoiled > 2)}.compute.units.source": f"{KFD}/{spoiled}/properties"}) for spoiled in range(1, 5)}}  # fmt: skip
 BARE, GUEST = "processor : 0\nflags : lm", "processor : 0\nflags : lm hypervisor"

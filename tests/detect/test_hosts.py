@@ -109,7 +109,7 @@ PROCESSORS = {
         HOST | {"/proc/cpuinfo": "processor : 0\ncpu MHz : 2499.998\nflags : lm hypervisor\n\nprocessor : 1\ncpu MHz : 800.0"},
         {"cpu.now_hz": 2_499_998_000, "cpu.now_hz.source": "/proc/cpuinfo", "cpu.max_hz": "absent"}),
     **{f"cpufreq tells {text}": (HOST | MIDR | {f"{CPU}/cpu0/cpufreq/scaling_cur_freq": text}, {"cpu.now_hz": hertz})
-       for text, hertz in (("1800000", 1_800_000_000), ("<unknown>", "absent"))},
+       for text, hertz in (("1800000", 1_800_000_000), ("<unknown>", "absent"), ("much", "invalid"))},
     **{f"cpuinfo of {arch}": ({"/proc/cpuinfo": text}, {"platform.arch": arch}) for arch, text in {
         "s390x": "vendor_id : IBM/S390\nprocessor 0: version = FF, identification = 1, machine = 8561",
         "ppc64": "processor : 0\ncpu : POWER9, altivec supported", "riscv64": "processor : 0\nisa : rv64imafdc",

@@ -138,7 +138,8 @@ def test_each_case_has_the_sessions_of_the_plan(monkeypatch, sizes, stops, in_th
 
 @pytest.mark.parametrize(("ending", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_a_session_whose_devices_are_still_being_opened_is_known(monkeypatch, ending, code):
-    monkeypatch.setattr(runner, "hold_signals", lambda: None)
+    monkeypatch.setattr(runner, "hold_signals", held := Mock())
     monkeypatch.setattr("gpubench.measure.runner.Runner._open_all", Mock(side_effect=ending))
     run = carry_out(plan(["fake:cpu"], SIZES, op=OP))
     assert ([session.index for session in run.sessions], run.complete, run.exit_code) == ([0], False, code)
+    held.assert_called_once_with()  # a second signal does not keep the file from being saved

@@ -11,9 +11,10 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.backends.numpy import machine_code
+from gpubench.backends.numpy import compiled, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
 from gpubench.result.store.cache import SUFFIX, SealedFiles
+from gpubench.result.store.journal import Lock
 from tests.forking import environment
 
 RUN = "run --devices numpy:0 --ops add --sizes 64k --sessions 1 --max-samples 5 --no-autotune -o r.json".split()
@@ -140,6 +141,20 @@ def test_numba_that_computes_wrong_numbers_is_not_taken(monkeypatch, threads):
         (lambda: None) if program.threads == threads else right(self, program, buffers)))  # fmt: skip
     with pytest.raises(NumbaUnusable, match="numba does not work"):
         NumbaThreads(2)
+
+
+def test_a_worker_that_is_loading_numba_stops_no_other(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiled.cache, "fallbacks", lambda: [tmp_path])
+    mark = Lock(tmp_path / "loading-numba-1")
+    assert mark.take()
+    mark.path.write_text("numba")
+    (tmp_path / "loading-numba-2").touch()  # about to be removed by its worker
+    with compiled.leave_mark():
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) == len("numba") * 2
+        mark.release(keep=True)  # it died
+    assert [*tmp_path.iterdir()] == [mark.path]
+    with pytest.raises(NumbaUnusable, match="while it loaded"), compiled.leave_mark():
+        pass
 
 
 def test_an_inherited_number_of_threads_does_not_limit_the_cpu():

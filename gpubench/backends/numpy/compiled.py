@@ -122,7 +122,7 @@ class NumbaThreads:
 
     def __init__(self, most: int) -> None:
         """Import numba and test it. Raises the errors of `import_numba`."""
-        with on_all_cpus(), _leave_mark():
+        with on_all_cpus(), leave_mark():
             import_numba(most)
             import llvmlite.binding
             import numba
@@ -268,7 +268,7 @@ class NumbaThreads:
 
 
 @contextlib.contextmanager
-def _leave_mark() -> Iterator[None]:
+def leave_mark() -> Iterator[None]:
     """Leave a mark while the `with` block loads numba, or raise NumbaUnusable if a dead worker left its mark."""
     with contextlib.ExitStack() as marks:
         for folder in cache.fallbacks():

@@ -230,7 +230,7 @@ def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
     """Return the bytes of a file, at most MAX_BYTES + 1 of them."""
     # In pieces, so that a small file needs little memory.
     parts, rest = [], MAX_BYTES + 1
-    while rest and (part := file.read(min(rest, _PIECE))):
+    while part := file.read(min(rest, _PIECE)):
         parts.append(part)
         rest -= len(part)
     return b"".join(parts)

@@ -369,6 +369,12 @@ def test_a_worker_sends_the_weights_of_an_op_once_for_all_its_sizes(tmp_path, mo
         assert isinstance(reply, protocol.Prepared), reply
     shared = [(n * 256 + GUARD,) for n in (3, 5)]
     assert sorted(sent) == [(256,), (256,), *shared], "n = 4 is the beginning of n = 5"
+    gpu, own = (
+        opened_worker("fake:gpu", tmp_path),
+        replace(layer, device_id="fake:gpu", implementation="library"),
+    )
+    other = gpu.answer(protocol.Prepare(id=2, case=own, session=0, time_it=False))
+    assert (reply.parts.weights_bytes, other.parts.weights_bytes) == (None, 2 * 256 * 4), "a CPU loads none"
 
 
 # ---------------------------------------------------------------- what is drawn

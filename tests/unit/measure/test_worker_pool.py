@@ -347,6 +347,11 @@ def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the
     assert [worker.alive for worker in waiting] == [True, False, True]
     spares.end()
     assert [worker.alive for worker in waiting] == [True, False, False]
+    assert (spares.take("a"), spares.take("unused")) == (None, None)
+    spares = importing(script)
+    script.fate = dies(*(worker.device for worker in script.workers), kind=protocol.Preload)
+    spares.settle()
+    assert spares.take("a") is None, "one that died is not kept"
 
 
 @pytest.mark.parametrize(("sessions", "cpus", "most"), [(3, 1, 1), (3, 2, 2), (2, 8, 2), (100, 64, 5)])

@@ -94,6 +94,12 @@ def test_a_regime_that_was_not_measured_is_unknown():
     found = ask(resident, 1024)
     assert (found.basis, found.reason) == ("unknown", "cupy:0 not measured with the data there")
     assert ask(resident, 1024, calls=None).basis == "measured"
+    mixed = [gpu(256, 1e-4, "transfer-once"), gpu(1024, 1e-4, "resident"), gpu(1024, 9.1e-3)]
+    found = ask([*CPU_SIZES, *mixed], 512, calls=10)  # 10 calls a copy take 0.1 ms at 256, and 1 ms at 1024
+    assert (found.basis, found.candidates[0].time.estimate) == (
+        "interpolated",
+        pytest.approx(10**-3.5, rel=0.1),
+    )
 
 
 def two_gpus(ratios):

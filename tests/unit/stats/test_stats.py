@@ -202,7 +202,7 @@ def test_who_falls_short_of_its_like_does_so_by_more_than_chance():
     """One false suspect in twenty fleets, by the normal distribution: 3.9 deviations at 1,024 looks, 4.66 at 32,000."""
     assert stats.growing_k(0) == stats.growing_k(214) == 3.5 < stats.growing_k(216)
     assert [stats.growing_k(looks) for looks in (1024, 32_000)] == pytest.approx([3.90, 4.66], abs=0.01)
-    assert stats.robust_spread([9.0, 10.0, 12.0]) == pytest.approx(1.4826 / 10)
+    assert stats.robust_spread([8.0, 10.0, 14.0]) == pytest.approx(2 * 1.4826 / 10)
     groups = [(4, 10), (5, 10), (5, 500), (6, 599), (6, 600)]
     assert [stats.is_uniform(*group) for group in groups] == [True, False, True, False, True]
     assert (stats.TOLERANCE, stats.FEWEST_PEERS) == (0.05, 4), "as docs/fleet.md says"

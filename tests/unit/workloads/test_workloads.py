@@ -33,6 +33,7 @@ TRIED = {"name": "tried", "summary": "", "params": {"n": "rows"}, "sizes": Ladde
 
 @pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
 def test_a_workload_costs_what_its_stages_cost(op):
+    assert (op.sizes.low, op.sizes.high.bit_count()) == (op.sizes.granule, 1), "from the smallest size on"
     params = {"n": 9}
     stages = [(kernels.load(stage.op), stage.params(params)) for stage in op.stages]
     assert op.flops(params) == sum(one.flops(own) for one, own in stages)
