@@ -262,8 +262,8 @@ WILD = [0.5] * 5 + [1.5] * 5
 
 def test_a_section_that_a_run_has_nothing_for_says_so():
     run = run_of([measured(case(), 1e-3)], devices=(CPU,), with_machine=False)
-    alone = render([run], "plain", sections=["map"])
-    assert ("This run has nothing for --sections map." in alone, "Run: " in alone) == (True, True)
+    alone = render([run], "plain", sections=["hybrid"])
+    assert ("This run has nothing for --sections hybrid." in alone, "Run: " in alone) == (True, True)
     both = render([run, replace(run, id="other")], "markdown", sections=["map", "hybrid"])
     assert ("These runs have nothing for --sections map,hybrid." in both, "Run: " in both) == (True, False)
 
