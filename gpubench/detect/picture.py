@@ -125,7 +125,7 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
     yield _cpu(machine)
     yield _ram(machine)
     yield from _gpus(machine)
-    *rows, legend = matrix(machine.gpus) or [""]
+    *rows, legend = matrix(machine.gpus[:64]) or [""]  # more than a host has, and nobody reads wider ones
     others = [
         *(f"{visible(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers),
         *(f"{a.bdf.value} display adapter ({a.role.value})" for a in machine.display_adapters),
@@ -433,7 +433,7 @@ def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, 
 def _row(part: MachinePart, *, ascii: bool, bars: bool) -> Line:
     lines = [Cell(spell(line) if ascii else line, _TONES.get(line[:1], "plain")) for line in part.lines]
     if part.used is not None:
-        full = round(max(0.0, part.used) * BAR_CELLS) if bars else 0
+        full = round(max(0.0, part.used) * BAR_CELLS)
         on, off = ("#", "-") if ascii else ("█", "░")
         bar = f"{on * full}{off * (BAR_CELLS - full)} " if bars else ""
         lines.insert(0, Cell(f"{bar}{part.used:.0%} used", "gpu"))

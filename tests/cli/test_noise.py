@@ -45,8 +45,7 @@ def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them():
 def folder(tmp_path):
     quiet, _ = pair(k=10, sigma=0.004)
     # Every second session of one case is slower, by chance of the order: half of the permutations say so.
-    times = [1e-3 * (1.2 if i % 2 else 1.0) * (1 + 0.001 * i) for i in range(10)]
-    loud = a_run([timed(CASES[0], times)], 10)
+    loud = a_run([timed(CASES[0], [1e-3 * (1.2 if i % 2 else 1.0) * (1 + 0.001 * i) for i in range(10)])], 10)
     base, new = pair({CASES[1].id: 1.3}, sigma=0.004)
     for name, result in {"quiet": quiet, "loud": loud, "base": base, "new": new, "few": base}.items():
         save(result, tmp_path / f"{name}.json")

@@ -485,6 +485,8 @@ def test_the_matrix_shows_each_pair_and_needs_two_gpus(look):
     linked = host([[(SWITCHED, 0)] * 18] * 2)
     rows = ["      0     1", "0     -  NV18", "1  NV18     -"]
     assert picture.matrix(linked.gpus) == [*rows, "NVn: n NVLinks"]
+    parts = picture.sections(msgspec.structs.replace(linked, gpus=linked.gpus * 99))
+    assert [len(part.lines) for part in parts if part.title == "Links"] == [1 + 64], "of a fleet the first GPUs"
     text = [line.removeprefix("Links").strip() for line in detect.render(linked, "plain").splitlines()]
     assert [row for row in (*rows, "NVn: n NVLinks") if row.strip() not in text] == []
 

@@ -64,8 +64,7 @@ def test_a_kind_that_has_no_name_is_no_regular_file(tmp_path, monkeypatch):
 def test_a_file_beside_another_takes_no_name_that_is_there(tmp_path, monkeypatch):
     names = iter([b"aaaa", b"aaaa", b"bbbb"])
     monkeypatch.setattr(os, "urandom", lambda count: next(names))
-    planted = tmp_path / f".a.json.{b'aaaa'.hex()}.new"
-    planted.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f".a.json.{b'aaaa'.hex()}.new").symlink_to(tmp_path / "elsewhere")
     descriptor, path = disk.create_beside(tmp_path / "a.json")
     os.close(descriptor)
     assert (path.name, (tmp_path / "elsewhere").exists()) == (f".a.json.{b'bbbb'.hex()}.new", False)
