@@ -50,22 +50,6 @@ def on_machine(run, **fields):
     return replace(run, fingerprint=prints)
 
 
-def busy_turns(what, turns, *, second=0, load=0.5):
-    """A run of one case in which every session was measured again at once, never quietly: `turns[i]` are the times of
-    session i and of its repeats; each of these was a bit less disturbed than the one before."""
-    times = [seconds for turn in turns for seconds in turn]
-    run = a_run([timed(what, times)], len(times), second=second)
-    places = [(i, again) for i, turn in enumerate(turns) for again in range(len(turn))]
-    records = [
-        replace(
-            record, repeats=record.index - again if again else None, foreign_cpu_share=load - 0.1 * again,
-            started_at=f"2026-01-02T03:{2 * i + second:02}:{again:02}Z",
-        )
-        for record, (i, again) in zip(run.sessions, places, strict=True)
-    ]  # fmt: skip
-    return replace(run, sessions=records)
-
-
 def compared(base, new, options=None, *more):
     news = [("new.json", new), *((f"new {i}", run) for i, run in enumerate(more, 2))]
     return compare(("base.json", base), news, options or CompareOptions())

@@ -17,7 +17,7 @@ from gpubench import kernels
 from gpubench.analysis import machine
 from gpubench.analysis.advice import Advice, answer
 from gpubench.analysis.contenders import Key, call_time
-from gpubench.analysis.estimate import case_results, time_breakdown
+from gpubench.analysis.estimate import case_results
 from gpubench.analysis.policy import UNKNOWN, Policy, size_and_others
 from gpubench.base.errors import InputError, UsageError
 from gpubench.base.streams import columns
@@ -43,7 +43,6 @@ from tests.unit.report.builders import (
 MATMUL = Key("matmul", "float32")
 ALWAYS = "transfer-always"
 RISING = curve({256: 0.5, 1024: 2.0, 4096: 8.0}, regime=ALWAYS)  # the GPU loses at the smallest size
-WGPU = replace(GPU, id="wgpu:0", backend="wgpu")
 CPU_SIZES = [measured(case(n=n), 1e-3) for n in (256, 1024, 4096)]
 
 
@@ -53,23 +52,6 @@ def gpu(n, seconds, regime=ALWAYS, implementation="library", **words):
 
 def ask(outcomes, n, calls=1, key=MATMUL, **words):
     return answer([run_of(outcomes, **words)], key, n, regime_of(calls))
-
-
-@pytest.mark.parametrize(("n", "device", "basis", "confidence", "gain"), [
-    (256, "numpy:0", "measured", "clear", 2.0), (1024, "cupy:0", "measured", "clear", 2.0), (4096, "cupy:0", "measured", "clear", 8.0),
-    (2048, "cupy:0", "interpolated", "clear", 4.0), (520, "cupy:0", "interpolated", "close", 1.01),
-    *((n, None, "unknown", "none", None) for n in (1, 255, 4097, 2**40)),
-])  # fmt: skip
-def test_sizes_that_were_measured_that_lie_between_and_outside(n, device, basis, confidence, gain):
-    found = ask(RISING, n)
-    assert (found.device_id, found.basis, found.confidence) == (device, basis, confidence)
-    if gain is None:
-        assert "cupy:0 measured from n = 256 to 4096" in found.reason == found.why
-        assert found.gain is None
-    else:
-        assert found.gain.ratio == pytest.approx(gain, rel=0.02)
-        assert (found.gain.lo < 1 < found.gain.hi) == (confidence == "close")
-    assert n != 2048 or found.candidates[0].between == (1024, 4096)
 
 
 @pytest.mark.parametrize(("more", "n", "device", "confidence"), [
@@ -100,37 +82,6 @@ def test_a_regime_that_was_not_measured_is_unknown():
         "interpolated",
         pytest.approx(10**-3.5, rel=0.1),
     )
-
-
-def two_gpus(ratios):
-    """wgpu:0 takes 100 us at each size and cupy:0 `ratios` as long; the CPU takes 1 ms."""
-    found = []
-    for n, ratio in ratios.items():
-        other = measured(case(n=n, regime=ALWAYS, device="wgpu:0"), 1e-4)
-        found += [measured(case(n=n), 1e-3), gpu(n, 1e-4 * ratio), other]
-    return {"outcomes": found, "devices": (CPU, GPU, WGPU)}
-
-
-@pytest.mark.parametrize(("ratios", "n", "device", "confidence"), [
-    ({256: 2.0, 512: 2.0, 1024: 0.5, 2048: 0.5, 4096: 2.0}, 1448, "cupy:0", "clear"),
-    ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1024, "cupy:0", "close"),
-    ({256: 0.5, 65536: 0.5}, 8192, "cupy:0", "close"),  # a gap of 256, by the sizes at its ends
-])  # fmt: skip
-def test_of_two_devices_of_one_side_the_faster_one_at_the_size_is_advised(ratios, n, device, confidence):
-    found = ask(n=n, **two_gpus(ratios))
-    assert found.device_id == found.candidates[0].device_id == device, "the advised one stands first"
-    assert found.confidence == confidence
-    assert Policy([run_of(**two_gpus(ratios))]).choose("matmul", shape=n).device_id == device
-
-
-def test_the_answer_says_by_which_software_it_was_measured():
-    advice = ask(RISING, 2048)
-    tool = {"numpy": "2.1.0", "cupy": "13.6.0", "wgpu": "0.32.0"}
-    known, silent = (replace(advice, source=replace(advice.source, tool=one)) for one in (tool, {}))
-    # wgpu was not looked at
-    assert " ".join(render(known, "table").split()).endswith("; cupy 13.6.0, numpy 2.1.0")
-    assert json.loads(render(known, "json"))["source"]["tool"]["wgpu"] == "0.32.0"
-    assert render(silent, "table").splitlines()[-1].endswith("GiB")
 
 
 def test_the_newest_run_that_compares_answers():
@@ -176,61 +127,6 @@ def splitting(seconds, *, gpu_s=1e-3):
 
 
 SPLIT = {"devices": (CPU, GPU, HYBRID), "sessions": 6}
-BESIDE = [measured(case(n=n, device="wgpu:0"), 0.9e-3, sessions=6) for n in (512, 1024)]
-
-
-def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_was_measured():
-    advice = ask(splitting(0.78e-3), 1024, None, **SPLIT)
-    assert (advice.device_id, advice.basis, advice.confidence) == ("hybrid:cupy:0", "measured", "clear")
-    assert [one.device_id for one in advice.candidates] == ["hybrid:cupy:0", "cupy:0", "numpy:0"]
-    document, gain = msgspec.json.decode(render(advice, "json"), type=Advice), pytest.approx(1 / 0.78, rel=1e-4)
-    place = (document.device_id, document.backend, document.implementation)
-    assert place == ("hybrid:cupy:0", "hybrid", "tuned")
-    assert document.time.estimate == pytest.approx(0.78e-3)
-    assert (document.gain.device_id, document.gain.ratio) == ("cupy:0", gain)
-    assert (document.split.gpu_share, document.split.ratio) == (0.75, gain)
-
-
-def variant():
-    *alone, plain = splitting(0.78e-3)
-    what = replace(plain.case, variant="tf32")
-    return [*alone, replace(plain, case=what, id=what.id)]
-
-
-SOFT = {"devices": (CPU, GPU, replace(HYBRID, kind="software")), "sessions": 6}
-THIRD = {"devices": (CPU, GPU, HYBRID, WGPU), "sessions": 6}
-
-
-@pytest.mark.parametrize(("outcomes", "n", "calls", "words", "device"), [
-    # Nothing is known of it at another size or in another regime.
-    (splitting(0.78e-3), 512, None, SPLIT, "cupy:0"), (splitting(0.78e-3), 700, None, SPLIT, "cupy:0"),
-    (splitting(0.78e-3), 1024, 1, SPLIT, None), (splitting(0.78e-3), 1024, 10, SPLIT, None),
-    # The second is faster than the GPU alone, but by less than the report asks for.
-    (splitting(1.2e-3), 1024, None, SPLIT, "cupy:0"), (splitting(0.97e-3), 1024, None, SPLIT, "cupy:0"),
-    ([*splitting(0.78e-3), *BESIDE], 1024, None, THIRD, "wgpu:0"),  # faster than both of its sides
-    (variant(), 1024, None, SPLIT, "cupy:0"), (splitting(0.5e-3), 1024, None, SOFT, "cupy:0"),
-])  # fmt: skip
-def test_a_split_is_no_answer(outcomes, n, calls, words, device):
-    advice = ask(outcomes, n, calls, **words)
-    assert (advice.split, advice.device_id) == (None, device)
-
-
-@pytest.mark.parametrize(("ours", "theirs", "answered"), [
-    (0.70e-3, 0.75e-3, "hybrid:wgpu:0"), (0.70e-3, 0.88e-3, "wgpu:0"), (0.80e-3, 0.75e-3, "hybrid:wgpu:0"),
-])  # fmt: skip
-def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours, theirs, answered):
-    """cupy's split, faster or not, was never compared with wgpu alone, which is faster than both of its sides. With a
-    gain of 2 % wgpu's own is not recommended, so none is."""
-    what = case(n=1024, implementation="tuned", device="hybrid:wgpu:0")
-    rows = [*splitting(ours), *BESIDE, split(what, (3e-3, 0.9e-3), theirs, sessions=6)]
-    words = {"devices": (CPU, GPU, HYBRID, WGPU, replace(HYBRID, id="hybrid:wgpu:0")), "sessions": 6}
-    advice = ask(rows, 1024, None, **words)
-    policy = Policy([run_of(rows, **words)])
-    reported = policy.choose("matmul", shape=1024, regime="resident-queued", hybrid=True)
-    assert advice.device_id == reported.device_id == answered
-    assert "hybrid:cupy:0" not in {one.device_id for one in advice.candidates}
-    if advice.split is not None:
-        assert (reported.gpu_share, advice.gain.device_id) == (advice.split.gpu_share, "wgpu:0")
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090 Laptop GPU with more", "日本語の名前" * 6, "short"])
@@ -242,15 +138,6 @@ def test_an_answer_fits_80_columns_whatever_a_device_is_called(name, n):
     assert max(columns(line) for line in text.splitlines()) <= 80
     assert ("hybrid:cupy:0" in table[2]) == (n == 1024)
     assert all("[" in line for line in table[2:] if line[0] != " ")  # no time is cut
-
-
-@pytest.mark.parametrize("n", [2048, 2**30])
-def test_a_narrow_terminal_gets_lines_of_its_width(n):
-    for width in (20, 33, 79):
-        text, wide = (render(ask(RISING, n), "table", *at) for at in ((width,), ()))
-        assert max(map(len, text.splitlines())) <= width
-        assert all((name in text) == (name in wide) for name in ("numpy:0", "cupy:0"))
-    assert render(ask(RISING, n), "table", 200) == wide
 
 
 # ---------------------------------------------------------------- what a call takes, between sizes and numbers of calls
@@ -287,15 +174,6 @@ def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
     assert call_time(found, regime_of(5)).time.estimate == pytest.approx(((11e-3 - b) + b * 5) / 5)
 
 
-@pytest.mark.parametrize(("single_s", "misses"), [(2.0, False), (1.99, True)])
-def test_a_tenth_of_the_whole_may_be_missing_and_no_more(single_s, misses):
-    """Of 10 s the parts without the kernel, which takes 1 s less than the single call, take 8 s."""
-    parts = Parts(session=0, alloc_s=[1.0], upload_s=[5.0], launch_s=[0.5], sync_s=[0.5], download_s=[1.0])
-    parts = replace(parts, single_s=[single_s])
-    what = measured(case(regime="transfer-always", device="cupy:0"), 10.0, parts=parts)
-    assert time_breakdown(run_of([what]), what, 10.0, None, {}).mismatch == misses
-
-
 # ---------------------------------------------------------------- gpubench.Policy: the same answers, without their cost
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
 RUN = run_of([
@@ -318,17 +196,6 @@ def agreed(run, op, n, regime=QUEUED, **words):
     assert (found.gain is None) == (want.gain is None)
     assert found.advice == want
     return found, want
-
-
-def test_a_device_that_won_where_its_sizes_end_is_missed_beyond():
-    """wgpu:0 goes on to 4096, cupy:0 was the fastest at 2048: nobody knows who is at 3000."""
-    rows = [
-        (device, n, s * n) for device, s in (("numpy:0", 1e-6), ("wgpu:0", 0.5e-6)) for n in (1024, 2048, 4096)
-    ]
-    rows += [("cupy:0", 1024, 1e-4), ("cupy:0", 2048, 1e-4)]
-    cases = [measured(case("relu", n=n, device=device), seconds) for device, n, seconds in rows]
-    run = run_of(cases, devices=[CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")])
-    assert (agreed(run, "relu", 1500)[0].device_id, agreed(run, "relu", 3000)[0]) == ("cupy:0", UNKNOWN)
 
 
 @pytest.mark.parametrize(("op", "shape", "params"), [

@@ -1,7 +1,5 @@
 """The final screen: it stays on one screen, fills while a run goes on, and names the CPU's code."""
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -149,17 +147,6 @@ def test_a_head_that_takes_all_lines_leaves_no_note_and_no_error():
     assert len(screen_lines(Screen(context=head, table=None, most=10, **words), 60)) == 1 + len(head)
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-@pytest.mark.parametrize("end", [" Noisy: run it again on an idle machine.", ""])
-def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, end):
-    wild = {"factors": (0.5, 1.0, 1.0, 1.6)} if end else {}
-    fast = op_case("add", 1024, WAITED, "cupy:0") if gpu else op_case("add", 1024, implementation="tuned")
-    rows = [measured(op_case("add", 1024), 1e-3, sessions=5), measured(fast, 1e-4, sessions=5, **wild)]
-    (first, *_) = answer_sentences(analyse_runs([answer_run(rows, named={"add": [1024]})])[0])
-    assert re.search(r"10x\b", first)
-    assert first.endswith(end or "10x.")
-
-
 @pytest.mark.parametrize(("foreign", "steal", "line"), [
     ((0.42, 0.42), (0.0, 0.0), "CPU times are too long: other programs took 42 % of the CPU."), ((0.42, 0.05), (0.0, 0.0), ""),
     ((0.0, 0.01), (0.07, 0.2), "CPU times are too long: the hypervisor took 7 % of the CPU."), ((None,) * 2, (None,) * 2, ""),
@@ -175,15 +162,6 @@ def test_a_run_whose_sessions_all_lost_cpu_time_says_so(foreign, steal, line):
     assert [text for text in drawn if "too long" in text] == ([line] if line else [])
 
 
-def test_an_unstable_case_that_does_not_stand_first_is_not_said_to_be_noisy():
-    gpu, tuned = (op_case("add", 1024, WAITED, "cupy:0", implementation=name) for name in ("library", "tuned"))
-    rows = [measured(what, s, sessions=5) for what, s in ((op_case("add", 1024), 1e-3), (gpu, 1e-4))]
-    slow = measured(tuned, 1e-2, sessions=5, factors=(0.5, 1.0, 1.0, 1.6))
-    (analysis,) = analyse_runs([answer_run([*rows, slow], named={"add": [1024]})])
-    assert any("unstable" in row.findings for row in analysis.cases)
-    assert "Noisy" not in answer_sentences(analysis)[0]
-
-
 def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
     """wgpu:0 is the faster one at 256, and alone at 16384."""
     rows = op_rows("add", {WAITED: {256: 2.0, 1024: 8.0, 4096: 1.0}})
@@ -196,13 +174,6 @@ def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
             for row in op_rows(op, {WAITED: {1024: ratio}}, device=device, cpu=device == GPU.id)]  # fmt: skip
     found = answer(analyse(answer_run(rows, devices=(CPU, GPU, WEBGPU))))
     assert found.devices == ("wgpu:0",), "whoever is within a tenth of the best is as good"
-
-
-def test_where_none_of_the_usual_situations_was_measured_two_others_are_shown():
-    once = op_case("add", 1024, "transfer-once", "cupy:0")
-    rows = [measured(replace(once, calls=calls), 1e-4, sessions=5) for calls in (10, 20, 30)]
-    found = answer(analyse(answer_run([measured(op_case("add", 1024), 1e-3, sessions=5), *rows])))
-    assert found.regimes == ("transfer-once-10", "transfer-once-20")
 
 
 # ---------------------------------------------------------------- the answer of a run that goes on
@@ -268,20 +239,8 @@ def test_a_section_that_a_run_has_nothing_for_says_so():
     assert ("These runs have nothing for --sections map,hybrid." in both, "Run: " in both) == (True, False)
 
 
-def codes(run):
-    return {finding.code for finding in findings(analyse(run))}
-
-
 def with_sizes(run):
     return replace(run, selection=replace(run.selection, sizes={"matmul": [64]}))
-
-
-def test_warnings_about_the_run():
-    assert codes(run_of([measured(case(), 1e-3, sessions=5)], sessions=5)) == set()
-    few = run_of([measured(case(), 1e-6, repeat=1)])
-    assert codes(few) == set(), "a search does not warn of its own defaults"
-    assert codes(with_sizes(few)) == {"few-sessions", "too-short"}
-    assert "budget" not in codes(run_of([measured(case(), 1e-3)]))
 
 
 def test_every_derived_warning_gives_advice_and_names_no_option_that_was_given():

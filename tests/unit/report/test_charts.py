@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import kernels
-from gpubench.analysis.analyse import analyse, common_sizes, machine_runs
+from gpubench.analysis.analyse import analyse, machine_runs
 from gpubench.analysis.winners import STRAIGHT, ratio_map
 from gpubench.base import processes
 from gpubench.base.errors import GpubenchError, InputError
@@ -35,7 +35,7 @@ from tests.unit.report.answer_runs import (
 )
 from tests.unit.report.builders import CPU, GPU, curve, failed, run_of
 from tests.unit.report.parts import THERE, of_machine
-from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run
+from tests.unit.report.samples import analysed, full_run, hybrid_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -59,13 +59,6 @@ def test_the_fastest_implementation_of_every_case_is_a_point_of_the_time_chart()
             fastest[key] = min(fastest.get(key, row.time.estimate), row.time.estimate)
     assert sorted(row["value"] for row in points) == sorted(float(f"{s:.5g}") for s in fastest.values())
     assert all(row["low"] <= row["value"] <= row["high"] for row in points)
-
-
-@pytest.mark.parametrize(("make", "only", "chosen"), [
-    (full_run, ("roofline",), {"roofline"}), (lambda: run_of([]), None, set()), (cpu_run, None, {"time", "roofline"}),
-])  # fmt: skip
-def test_sections_choose_charts(make, only, chosen):
-    assert {*charts(make, only)} == chosen
 
 
 @pytest.mark.slow  # all at once, since what draws them takes a second to start
@@ -271,14 +264,6 @@ def test_the_dates_of_a_history_are_text_in_its_axis():
     (side,) = machine_runs([analyse(of_machine({1024: 4.0}, started=at)) for at in (hostile, hostile + "2")])
     ends = history_chart(side, "A").spec["encoding"]["x"]["axis"]["labelExpr"]
     assert ends == """datum.value > 0 ? "2026-01-01 '+x//2" : "2026-01-01 '+x//" """.strip()
-
-
-@pytest.mark.parametrize(
-    ("second", "sizes"), [(None, [4096]), ({1024: 4.0, 2048: 2.0}, [1024]), ({2048: 2.0}, [])]
-)
-def test_machines_are_compared_at_the_largest_size_that_all_of_them_have(second, sizes):
-    sides = [machine_runs([analyse(of_machine(by))])[0] for by in ({1024: 4.0, 4096: 4.0}, second) if by]
-    assert list(common_sizes(sides).values()) == sizes
 
 
 @pytest.mark.parametrize(("times", "bars"), [

@@ -5,10 +5,9 @@ from msgspec.structs import replace
 
 from gpubench.analysis import findings
 from gpubench.cli import ci
-from gpubench.cli.ci import MOST, CiOutcome, add_marker, fit_text, messages, outputs
+from gpubench.cli.ci import MOST, CiOutcome, fit_text, messages, outputs
 from gpubench.report import analyse_runs
 from tests.unit.report.builders import CPU, case, curve, measured, planned, run_of, skipped
-from tests.unit.report.samples import drawn, full_run
 
 QUIET = CiOutcome(verdict="ok", slower=0, faster=0, unsure=0, exit_code=0)
 
@@ -52,14 +51,6 @@ def test_what_is_still_too_long_is_cut_at_a_line():
     assert "**truncated**: the end of the report left out" in short
     assert all(line in text.splitlines() for line in short.splitlines() if not line.startswith("**truncated**"))
     assert fit_text(text, 20) == ""
-
-
-@pytest.mark.parametrize("limit", [1000, 6000])
-def test_a_real_report_fits_and_has_no_half_of_a_section(limit):
-    short = fit_text(add_marker(drawn(full_run, format="markdown"), "x"), limit)
-    assert len(short.encode()) <= limit
-    assert short.startswith("<!-- gpubench:x -->\n## gpubench report\n")
-    assert short.count("<details>") == short.count("</details>")
 
 
 # ---------------------------------------------------------------- gates

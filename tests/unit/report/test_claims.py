@@ -132,17 +132,6 @@ def test_mistakes_in_a_file(tmp_path, text, why):
         claims_room.load("nowhere.toml")
 
 
-@pytest.mark.parametrize("text", [
-    "time = [1, 1]", "speedup = 2\ntolerance = 0", 'cases = ["add", "mul"]\ngpu = 2', 'cases = ["add", "mul"]\ncpu = 2\ngpu = 1', "break_even = [1, 1]",
-    'speedup = 2\nagainst = "gpu"', 'speedup = 2\nagainst = "add"', 'cpu = 2\nalso = "add"', "speedup = 1e-9",
-])  # fmt: skip
-def test_what_a_claim_may_say(tmp_path, text):
-    path = tmp_path / "mine.toml"
-    path.write_text(f'tolerance = 0.3\n[[claims]]\nclaim = "a"\n{text}')
-    (claim,) = claims_room.load(str(path))
-    assert claim.tolerance == (0 if "tolerance" in text else 0.3)
-
-
 def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "claims.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -164,15 +153,3 @@ def test_a_claim_against_other_cases_takes_those_of_its_device():
     rows += [measured(case("add", n, device="cupy:0"), s) for n, s in ((64, 2e-4), (2**20, 5e-2))]
     assert verdict(replace(claim, against="add"), rows).ratio == pytest.approx(2)
     assert verdict(replace(claim, against="matmul/*/*/tuned*"), rows).ratio == pytest.approx(4)
-
-
-@pytest.mark.parametrize(("against", "copied"), [("cpu", 5.0), ("gpu", 2.0)])
-def test_the_call_that_copies_is_held_against_what_the_claim_names(against, copied):
-    always = [
-        measured(case(device=device, regime=ALWAYS), s) for device, s in (("cupy:0", 4e-4), (SPLIT.id, 2e-4))
-    ]
-    rows = [*curve({1024: 40.0}, device=SPLIT.id), measured(case(device="cupy:0"), 1e-4), *always]
-    found = verdict(
-        claimed((f"{MATMUL}@hybrid:*",), against=against, speedup=1), rows, devices=(CPU, GPU, SPLIT)
-    )
-    assert found.ratio_with_copies == pytest.approx(copied)

@@ -4,25 +4,23 @@ import json
 import math
 import random
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import analyse, means
+from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.machine import machine_line
-from gpubench.analysis.roofline import overheads, roofline
+from gpubench.analysis.roofline import overheads
 from gpubench.analysis.samples import components
-from gpubench.analysis.speedup import about_equal, cpu_limit, cpu_line, cpu_threads, earliest
+from gpubench.analysis.speedup import cpu_limit, cpu_line, cpu_threads, earliest
 from gpubench.analysis.thresholds import Costs, amortizations
 from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.report.document import report_document
-from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.break_even import calls_text
-from gpubench.result.machine import Fact, Recommendation
+from gpubench.result.machine import Fact
 from gpubench.result.run import Parts
 from tests.unit.report.builders import (
     CPU,
@@ -38,11 +36,6 @@ from tests.unit.report.builders import (
 )
 
 ON_CPU, ON_GPU = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
-TUNED_CPU, QUICK_GPU = measured(case(implementation="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4)
-
-
-def headlines(run, **words):
-    return [row for row in analyse(run, **words).speedups if row.kind == "headline"]
 
 
 def test_a_ratio_uses_the_sessions_that_both_sides_have():
@@ -59,14 +52,6 @@ def test_the_baseline_names_implementation_blas_and_threads():
         assert cpu_line(named) == f"numpy, {compiler}{blas}"
     bare = replace(run_of([ON_CPU, ON_GPU], with_machine=False), sessions=[])
     assert analyse(bare).baseline == "vs numpy library, BLAS unknown, threads unknown"
-
-
-@pytest.mark.parametrize(("name", "expected"), [
-    ("library", 40.0), ("numpy:0", 20.0), ("tuned@numpy", 20.0), ("library@numpy:0", 40.0), ("tuned", 20.0),
-])  # fmt: skip
-def test_the_baseline_can_be_chosen(name, expected):
-    run = run_of([measured(case(), 4e-3), TUNED_CPU, QUICK_GPU])
-    assert [row.ratio for row in headlines(run, baseline=name)] == [pytest.approx(expected)]
 
 
 def test_gpus_that_nobody_detected_are_counted_once():
@@ -88,18 +73,6 @@ def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit,
     assert (cpu_limit(run), cpu_line(run)) == (limit, f"numpy, OpenBLAS 0.3.29 (Haswell), {said}")
     assert cpu_threads(run) == cpu_threads(run, "numpy:0") == threads
     assert cpu_threads(run, "cupy:0") is None
-
-
-@pytest.mark.parametrize(("ratio", "lo", "hi", "state", "equal"), [
-    (1.1, 1.0, 1.2, "tie", True), (1.1, math.nextafter(1, 2), 1.2, "win", True), (0.9, 0.8, 1.0, "tie", True), (0.9, 0.8, math.nextafter(1, 0), "loss", True),
-    (1.15, 1.1, 1.2, "win", True), (math.nextafter(1.15, 2), 1.1, 1.2, "win", False), (1 / 1.15, 0.8, 0.9, "loss", True), (math.nextafter(1 / 1.15, 0), 0.8, 0.9, "loss", False),
-    (1.0, 1 / 1.5, 1.5, "tie", True), (1.0, math.nextafter(1 / 1.5, 0), 1.5, "tie", False), (1.0, 1 / 1.5, math.nextafter(1.5, 2), "tie", False),
-])  # fmt: skip
-def test_a_speedup_is_a_win_a_loss_or_about_none_at_its_very_limits(ratio, lo, hi, state, equal):
-    (row,) = headlines(run_of([ON_CPU, ON_GPU]))
-    row = replace(row, ratio=ratio, lo=lo, hi=hi)
-    assert (row.state, row.about_equal) == (state, equal)
-    assert about_equal(ratio) or not equal
 
 
 # ---------------------------------------------------------------- break-evens
@@ -199,35 +172,9 @@ def test_the_count_is_what_the_costs_say(cpu_s, words, verdict, calls, text):
     assert text is None or calls_text(row) == text
 
 
-@pytest.mark.parametrize(("cpu_s", "outcomes", "verdict", "reason"), [
-    # A transfer of 1 ms beside calls of 5 ms: a fifth of the transfer is 3 % of the whole, whose parts add up.
-    (5.4e-3, gpu(1e-3, 5e-3, timed_s=1.08e-3), "at", None), (5.4e-3, gpu(1e-3, 5e-3, timed_s=1.2e-3), "undecided", "parts-differ"),
-    # A ninth of the open 2 ms leaves 278 us of the launch, and so a CPU with 264 us always wins.
-    (2.64e-4, gpu(1e-3, 5e-4, timed_s=3e-3), "never", None),
-    # The copies agree; but what is said of the kernel cannot be, and so nothing is built on the allocation either.
-    (2e-4, gpu(1e-3, 1e-4, alloc_s=1e-5, single_s=2.1e-4), "at", None),
-    (2e-4, gpu(1e-3, 1e-4, alloc_s=1e-5, single_s=6.1e-4), "undecided", "parts-differ"),
-    # Without parts there is nothing to check against: about ten calls, whose interval ends past those and begins before.
-    (2e-4, [replace(row, parts=[]) for row in gpu(1e-3, 1e-4)], "undecided", "no-parts"),
-    (4e-4, [replace(row, parts=[]) for row in gpu(1e-3, 1e-4)], "at", None),
-])  # fmt: skip
-def test_a_count_is_withheld_where_parts_miss_the_whole(cpu_s, outcomes, verdict, reason):
-    row = amortization(cpu_s, *outcomes)
-    assert (row.verdict, row.reason) == (verdict, reason)
-
-
 @pytest.mark.parametrize(("cpu_s", "calls"), [(1.0, math.inf), (1.5, 2.0), (0.5, math.inf)])
 def test_a_call_that_costs_the_same_on_both_sides_never_pays_for_its_transfer(cpu_s, calls):
     assert Costs(one=2.0, many=11.0, cpu=cpu_s).pays_from(10) == calls
-
-
-def test_missing_sides_give_no_row_and_rows_follow_the_selection():
-    (always, once), base = gpu(1e-3, 1e-4), measured(case(), 4e-4)
-    for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):
-        assert amortizations(analyse(run_of(outcomes))) == ()
-    run = run_of([base, always, once])
-    for regime, count in (("resident", 0), ("transfer-once", 1)):
-        assert len(amortizations(analyse(run, keep=lambda what, regime=regime: what.regime == regime))) == count
 
 
 # ---------------------------------------------------------------- where splitting an op pays
@@ -267,16 +214,6 @@ def test_a_side_that_is_faster_alone_beside_the_split_is_what_the_gain_is_over(b
     assert only(run).gpu_pieces == 1
 
 
-def test_the_session_that_chose_the_share_does_not_estimate_the_gain():
-    run = run_with(3e-3, 1e-3, 0.78e-3)
-    *alone, chosen = run.outcomes
-    blocks = [replace(b, wall_s=[v / 10 for v in b.wall_s]) if b.session == 0 else b for b in chosen.blocks]
-    assert only(replace(run, outcomes=[*alone, replace(chosen, blocks=blocks)])).gain == only(run).gain
-    # One session is recommended if another file chose the share.
-    row = only(run_with(3e-3, 1e-3, 0.6e-3, sessions=1, sweep=False))
-    assert (row.selected_in_sample, row.recommended) == (False, True)
-
-
 @pytest.mark.parametrize(("reported", "seconds", "words"), [
     ("gpu-dominates", (1.0, 1e-2, 1.1e-2), {}), ("cpu-dominates", (1e-2, 1.0, 1.1e-2), {}),
     ("noise", (3e-3, 1e-3, 0.95e-3), {"sessions": 2}), ("overhead-bound", (3e-3, 1e-3, 1.02e-3), {"sides": AS_QUICK}),
@@ -306,48 +243,6 @@ def test_figures_are_those_of_the_model_in_any_unit(cpu_s, gpu_s, both_s, gpu_sh
 
 
 # ---------------------------------------------------------------- means, overheads and variants
-def both(gains, *, regime="resident", device="cupy:0", sessions=3):
-    """10 ms on the CPU at each size, and the GPU by so much faster."""
-    rows = [measured(case(n=n), 1e-2, sessions=sessions) for n in gains]
-    return rows + [measured(case(n=n, regime=regime, device=device), 1e-2 / gain, sessions=sessions) for n, gain in gains.items() if gain]  # fmt: skip
-
-
-@pytest.mark.parametrize("sessions", [1, 3])
-def test_a_mean_is_geometric_and_so_are_its_ends(sessions):
-    analysis = analyse(run_of(both({64: 2.0, 256: 8.0}, sessions=sessions), sessions=sessions))
-    (mean,) = means(analysis)
-    rows = [row for row in analysis.speedups if row.headline]
-    assert (mean.count, mean.missing, mean.ratio) == (2, (), pytest.approx(4.0, rel=1e-3))
-    for end in ("lo", "hi"):
-        assert getattr(mean, end) == pytest.approx(math.sqrt(math.prod(getattr(row, end) for row in rows)))
-
-
-@pytest.mark.parametrize("lost", [skipped, failed, None])
-def test_what_a_device_lacks_beside_another_is_listed(lost):
-    device = "cupy:1" if lost is None else "cupy:0"
-    found = [*both({64: 2.0, 256: None}, device=device)]
-    found += [lost(case(n=256, device=device))] if lost else both({64: 2.0, 256: 2.0})[2:]
-    rows = {row.device_id: (row.count, row.missing) for row in means(analyse(run_of(found)))}
-    assert rows.pop(device) == (1, ("matmul/n=256/float32",))
-    assert all(not missing for _, missing in rows.values())
-
-
-CURVE = curve({64: 0.25, 256: 4.0})
-OVERHEADS = [measured(case("upload", 2**20, name, device="cupy:0"), 1e-4) for name in ("library", "tuned")]
-VARIANTS = [
-    measured(case(n=256, implementation="tuned", variant="naive", device="cupy:0"), 1e-9),
-    measured(case(n=256, variant="tf32", device="cupy:0"), 1e-9),
-    measured(case(n=256, implementation="tuned", variant="blocked"), 1e-9),
-]
-
-
-@pytest.mark.parametrize("rows", [OVERHEADS, VARIANTS], ids=["overheads", "variants"])
-def test_overheads_and_variants_are_compared_with_nothing(rows):
-    plain, found = analyse(run_of(CURVE)), analyse(run_of([*CURVE, *rows]))
-    for say in (lambda a: a.speedups, lambda a: a.break_even, answer_sentences, evidence):
-        assert say(found) == say(plain) != ()
-    assert [row.id for row in overheads(found).rows] == [row.id for row in rows if rows is OVERHEADS]
-    assert not [row for row in roofline(found).rows if row.case.case.group == "overhead"]
 
 
 def test_an_empty_launch_is_that_of_the_middle_session():
@@ -401,14 +296,6 @@ def test_each_component_is_what_was_put_in(levels, samples):
     )  # the last case counts as 4 deviations away
 
 
-def test_the_section_is_shown_where_it_is_asked_for_and_the_rows_are_in_the_document():
-    run = run_of([scattered(random.Random(3), 2e-3)], sessions=4)
-    assert "between blocks" in render([run], "plain", sections=["noise"], width=100)
-    assert "between blocks" not in render([run], "plain", width=100)
-    (row,) = json.loads(render([run], "json"))["noise"]
-    assert (row["launches"], row["cases"], row["source"]) == ("long", 1, 0)
-
-
 # ---------------------------------------------------------------- which mode a file recommends
 WAITED = "resident-waited"
 
@@ -453,13 +340,6 @@ def test_the_break_evens_are_those_of_the_report():
     wide, equal = (found[op, "resident-queued"] for op in ("add", "mul"))
     assert (64 < wide.size < 2**14, wide.note[:13]) == (True, "somewhere in ")
     assert (equal.size, equal.note) == (None, "about equal")
-
-
-def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
-    run = run_of([measured(case(n=64), 1e-3)], devices=(CPU,))
-    assert recommended(run) is None
-    said = msgspec.convert({"mode": "gpu", "reasons": [{"code": "VRAM_GE_4GIB"}]}, Recommendation)
-    assert recommended(replace(run, machine=replace(run.machine, recommendation=said))) == said
 
 
 @pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 2}])

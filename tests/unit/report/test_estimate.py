@@ -20,20 +20,17 @@ from gpubench.base.plugins.sections import TOOLS
 from gpubench.curves import stats
 from gpubench.report import draw_report, render
 from gpubench.report.charts import chart_cases
-from gpubench.report.sections.time_breakdown import rest_text
-from gpubench.result.machine import Fact, Gpu, Link
 from gpubench.result.run import (
     Measurement,
     Parts,
     Peak,
     SessionRecord,
     Settings,
-    Stop,
     Theoretical,
 )
 from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
-from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S, copied, multiplied
+from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S
 from tests.unit.report.samples import full_run, hybrid_run
 
 ONE = measured(case(), 1e-3)
@@ -169,25 +166,6 @@ def test_labels(label, outcome, more):
     assert row_of(outcome, **more).label == label
 
 
-@pytest.mark.parametrize(("rate", "label"), [(70e9, "implausible"), (60e9, "ok")])
-def test_the_faster_one_of_the_measured_link_and_that_of_the_detection_counts(rate, label):
-    """PCIe 5.0 with 16 lanes: 63 GB/s."""
-    fifth, lanes = (Fact(value, "ok", "sysfs") for value in (5, 16))
-    run = run_of([carried(2**23 / rate)], devices=(CPU, CARD))
-
-    def label_of(gpu, **session):
-        sessions = [replace(one, **session) for one in run.sessions]
-        return analyse(replace(run, machine=replace(run.machine, gpus=[gpu]), sessions=sessions)).cases[0].label
-
-    known = Gpu(id="GPU-a", link=Link(gen_max=fifth, width_max=lanes))
-    assert label_of(known) == label
-    slower = [replace(LINK, upload_bytes_per_s=4e10)]
-    assert label_of(known, peaks=slower) == label, "neighbours slowed what was measured"
-    assert label_of(known, peaks=[replace(LINK, upload_bytes_per_s=6.5e10)]) == "ok"
-    unknown = Gpu(id="GPU-a")
-    assert (label_of(unknown), label_of(unknown, peaks=slower)) == ("ok", "implausible")
-
-
 def test_warm_up_and_superseded_sessions_and_sweeps_never_count():
     row = row_of(ONE)
     assert row.time.estimate == pytest.approx(1e-3)
@@ -239,24 +217,6 @@ def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
     assert (row.label, row.sample_count) == ("ok", 30)
     (reported,) = [finding for finding in findings(analyse(run)) if finding.code == "throttled"]
     assert (reported.severity, reported.ids, "set aside" in reported.message) == ("info", (case().id,), True)
-
-
-@pytest.mark.parametrize(("reason", "told"), [("timeout", "timeout"), ("budget", "budget"), ("max-time", None)])
-def test_a_deadline_before_the_minimum_gives_no_number_and_max_time_does(reason, told):
-    row = row_of(measured(case(), 1e-3, factors=QUIET[:4], stop=reason))
-    assert (row.time is None, row.reason) == (told is not None, told)
-    cut = row_of(replace(measured(case(), 1e-3, factors=QUIET[:4], sessions=1), stops=[]), complete=False)
-    assert (cut.time, cut.reason) == (None, "no-samples"), "it was interrupted"
-    blocks = [*ONE.blocks[:2], replace(ONE.blocks[2], wall_s=[1.0, 9.0])]
-    others = row_of(replace(ONE, blocks=blocks, stops=[*ONE.stops[:2], Stop(session=2, reason=reason)]))
-    assert list(others.sessions) == [0, 1] + [2] * (told is None)
-
-
-def test_what_was_checked_alone_says_so_even_if_the_run_was_cut_short():
-    untouched = replace(ONE, blocks=[], stops=[])
-    run = run_of([untouched], complete=False)
-    told = [analyse(replace(run, argv=argv)).cases[0].reason for argv in (["run", "--check-only"], ["run"])]
-    assert (*told, row_of(untouched).reason) == ("check-only", "no-samples", "check-only")
 
 
 def test_no_clock_is_told_of_devices_without_one_and_the_power_cap_is_no_label():
@@ -344,29 +304,6 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it():
 ALWAYS = case(regime="transfer-always", device="cupy:0")
 
 
-@pytest.mark.parametrize(("factor", "mismatch", "text"), [
-    (1.0, False, "0%"), (1.00001, False, "0%"), (1.05, False, "+4.8%"), (1.3, True, "+23%"), (0.7, True, "-43%"),
-])  # fmt: skip
-def test_a_residual_above_ten_percent_is_a_finding_in_both_directions(factor, mismatch, text):
-    """Of parts that miss the whole nothing is predicted."""
-    (row,) = analyse(run_of([measured(ALWAYS, SUM_S * factor, parts=CALL, cold_s=1e-4)])).cases
-    found = row.time_breakdown
-    differs = ("transfer-mismatch" in row.findings, found.mismatch)
-    assert (differs, found.kernel_derived) == ((mismatch, mismatch), False)
-    first_s = 0.2 + 0.3 + 2e-3 + 1e-5 + 4e-4 + 2e-4  # pays for everything once
-    assert found.first_result_s == (None if mismatch else pytest.approx(first_s))
-    assert rest_text(found) == text
-    parts = (found.alloc_s, found.upload_s, found.launch_s, found.kernel_s, found.sync_s, found.download_s)
-    assert sum(parts) + found.residual_s == pytest.approx(found.whole_s) == pytest.approx(SUM_S * factor)
-    assert found.residual_s == pytest.approx(SUM_S * (factor - 1), abs=1e-9)
-
-
-def test_the_kernel_time_may_stand_in_the_resident_case():
-    rows = [measured(ALWAYS, SUM_S, parts=CALL), measured(case(device="cupy:0"), 1.2e-4, cold_s=1e-4)]
-    found = next(row.time_breakdown for row in analyse(run_of(rows)).cases if row.id == ALWAYS.id)
-    assert (found.kernel_s, found.kernel_derived) == (pytest.approx(1e-4), False)
-
-
 def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     """The middle of the used sessions; where the data travels every call is waited for anyway."""
     what = case(device="cupy:0")
@@ -407,28 +344,3 @@ def test_the_peak_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
     memory_s, compute_s = 12 * LARGE / bytes_per_s, LARGE / flops_per_s
     assert row.share == pytest.approx(max(memory_s, compute_s) / seconds, rel=1e-6)
     assert row.bound == ("memory" if memory_s >= compute_s else "compute")
-
-
-def test_no_dtype_takes_the_compute_peak_of_another():
-    double = multiplied(58, dtype="float64", device="cupy:0")
-    single = measured(case(n=64, device="cupy:0", implementation="tuned"), 1.0, hot_s=1.0)
-    found = peaks_of(copied(4000, device="cupy:0"), double, replace(single, flops=10**15))
-    peaks = {peak.dtype: peak for peak in found.peaks}
-    flops_per_s = {dtype: peak.flops_per_s for dtype, peak in peaks.items()}
-    assert flops_per_s == pytest.approx({"float64": 5.8e13, "float32": 1e15})
-    assert peaks["float64"].bytes_per_s == peaks["float32"].bytes_per_s  # bytes are bytes
-    add = measured(case("add", 100, device="cupy:0"), 1.0, hot_s=1.0)
-    more = replace(add.case, params={"n": 101})
-    near = [replace(add, flops=4 * add.bytes), replace(add, id=more.id, case=more, flops=4 * add.bytes + 1)]
-    without = peaks_of(copied(4000, device="cupy:0"), double, *near)
-    assert {peak.dtype: peak.flops_per_s for peak in without.peaks}["float32"] is None
-    bounds = [row.bound for row in without.rows if row.case.case.op == "add"]
-    assert bounds == ["memory", None], "above four operations for each byte computing is the limit"
-
-
-def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
-    library = measured(case("add", LARGE, device="cupy:0"), 9.0, hot_s=4e-4)
-    ours = measured(case("add", LARGE, implementation="tuned", device="wgpu:0"), 5.0, hot_s=2e-4)
-    host = measured(case("add", LARGE), 1.0)
-    ratios = {row.case.case.device_id: row.to_library for row in peaks_of(library, ours, host).rows}
-    assert ratios == {"cupy:0": None, "wgpu:0": pytest.approx(2.0), "numpy:0": None}

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
 from gpubench.compare.two_runs import MOST_HALVES, noise, permutations
-from tests.unit.report.builders import failed, measured
-from tests.unit.report.sides import CASES, a_run, busy_turns, compared, on_machine, pair, timed
+from tests.unit.report.sides import CASES, compared, on_machine, pair
 
 FIRST, SECOND, THIRD = (case.id for case in CASES[:3])
 
@@ -29,30 +28,6 @@ def test_one_session_of_each_pair_goes_to_each_side_in_every_way(k):
     }
     many, again = (list(permutations(pairs_of(7 + k))) for _ in range(2))
     assert (len(many), many) == (min(2 ** (6 + k), MOST_HALVES), again), "a sample"
-
-
-def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
-    found = noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 10))
-    assert (found.permutations, found.cases[0].spread) == (32, 0)
-    with pytest.raises(InputError, match="too few sessions"):
-        noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 9))
-
-
-def test_sessions_are_paired_in_order_of_time():
-    """Two groups of sessions, far apart: neighbours in time are alike, neighbours by index are not."""
-    run = a_run([timed(CASES[0], [1e-3] * 5 + [2e-3] * 5)], 10)
-    order = [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
-    starts = [f"2026-01-02T03:{order.index(one.index):02}:00Z" for one in run.sessions]
-    by_time = [replace(one, started_at=at) for one, at in zip(run.sessions, starts, strict=True)]
-    assert noise(run).cases[0].spread < 0.5 < noise(replace(run, sessions=by_time)).cases[0].spread
-
-
-def test_cases_without_enough_sessions_are_left_out_and_named():
-    run = pair(k=10)[0]
-    short = measured(CASES[0], 1e-3, sessions=4)
-    found = noise(replace(run, outcomes=[short, *run.outcomes[1:-1], failed(CASES[-1])]))
-    assert found.left_out == (FIRST,)
-    assert [row.id for row in found.cases] == [case.id for case in CASES[1:-1]]
 
 
 @pytest.mark.parametrize(("k", "superseded"), [(9, 0), (10, 2)])
