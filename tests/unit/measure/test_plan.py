@@ -113,13 +113,6 @@ def test_workloads_lie_side_by_side_where_the_smallest_memory_holds_them_to_the_
     assert [item for group in found for item in group] == items
 
 
-def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
-    op = msgspec.structs.replace(kernels.load("dot"), dtypes=("float32", "float64"))
-    found = plan.workload(Series(op, "bfloat16"), 64, scope(target("numpy:0")))
-    assert (found.cases, {s.reason for s in found.skips}) == ((), {"no-dtype"})
-    assert "float32" in found.skips[0].detail
-
-
 def test_what_a_selector_leaves_out_is_neither_case_nor_skip_and_what_has_no_shape_is_a_skip():
     targets = (target("numpy:0"), target("wgpu:0"))
     tuned = scope(*targets, keep=lambda case: case.implementation == "tuned")

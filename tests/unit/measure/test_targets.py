@@ -43,10 +43,8 @@ def ids(wanted):
 
 @pytest.mark.parametrize(("wanted", "expected"), [
     (DeviceRequest(), ["numpy:0", "wgpu:0"]), (DeviceRequest(allow_software=True), ["numpy:0", "wgpu:0", "wgpu:1"]),
-    (DeviceRequest(required=("numpy",)), ["numpy:0"]),
     (DeviceRequest(required=("numpy", "wgpu")), ["numpy:0", "wgpu:0", "wgpu:1"]),
     (DeviceRequest(optional=("cupy", "numpy")), ["numpy:0"]), (DeviceRequest(devices=("wgpu:1",)), ["wgpu:1"]),
-    (DeviceRequest(devices=("numpy:0", "wgpu:1")), ["numpy:0", "wgpu:1"]),
     (DeviceRequest(required=("numpy",), devices=("wgpu:1",)), ["numpy:0", "wgpu:1"]),
     (DeviceRequest(required=("fake",)), ["fake:cpu", "fake:gpu"]),
     (DeviceRequest(devices=("fake:crash",)), ["fake:crash"]),
@@ -59,7 +57,6 @@ def test_choice(wanted, expected):
     (DeviceRequest(required=("cupy",)), "the backend cupy is not available"),
     (DeviceRequest(devices=("cupy:0",)), "there is no device cupy:0"),
     (DeviceRequest(devices=("numpy:3",)), "there is no device numpy:3"),
-    (DeviceRequest(devices=("numpy:0", "wgpu:7")), "there is no device wgpu:7"),
 ])  # fmt: skip
 def test_what_was_named_and_is_not_there(wanted, reported):
     refused = raised(RequiredUnavailable, choose, wanted)
@@ -106,8 +103,6 @@ TORCH = Listing(
     (DeviceRequest(yielding=False), ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
     (DeviceRequest(required=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
     (DeviceRequest(required=("cupy",), devices=("torch:cuda:0",)), ["cupy:0", "cupy:1", "torch:cuda:0"]),
-    (DeviceRequest(devices=("torch:cuda:1",)), ["torch:cuda:1"]),
-    (DeviceRequest(optional=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
 ])  # fmt: skip
 def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, expected):
     monkeypatch.setitem(LISTINGS, "cupy", CUDA)
@@ -151,15 +146,6 @@ def test_records_for_detection_carry_ids_in_its_spelling(monkeypatch):
     assert record.items() >= {
         "source": "cuda", "ordinal": 1, "uuid": "GPU-abc", "bdf": "0000:09:00.0", "vendor_id": "10de", "device_id": "2335",
     }.items()  # fmt: skip
-
-
-def test_each_source_lists_a_gpu_once(monkeypatch):
-    monkeypatch.setitem(LISTINGS, "cupy", CUDA)
-    monkeypatch.setitem(LISTINGS, "torch", TORCH)
-    records = targets.records(choose(DeviceRequest(required=("cupy", "torch"))).listings)
-    places = {(record["source"], record["ordinal"]) for record in records}
-    assert len(places) == 5
-    assert {ordinal for source, ordinal in places if source.startswith("torch")} == {0, 1, 2}
 
 
 def test_backends_on_one_gpu_share_its_memory():
@@ -246,7 +232,6 @@ def list_alone(monkeypatch, *devices):
     (DeviceRequest(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
     (DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"], ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"]),
     (DeviceRequest(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
-    (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
     (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
 ])  # fmt: skip
 def test_a_mode_chooses_the_devices(monkeypatch, listed, wanted, asked, taken):
