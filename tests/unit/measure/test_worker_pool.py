@@ -168,13 +168,6 @@ def test_each_worker_knows_its_share_of_the_host_and_the_settings(script, change
 
 
 @pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
-def test_a_device_that_dies_once_while_it_opens_gets_another_worker(script, kind):
-    script.fate = dies("b:0", kind=kind, times=1)
-    assert sorted(opened(devices=DEVICES).workers) == DEVICES
-    assert [worker.device for worker in script.workers if not worker.alive] == ["b:0"]
-
-
-@pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
 def test_a_device_that_keeps_dying_is_gone_and_the_others_stay(script, kind):
     script.fate = dies("b:0", kind=kind)
     gone = {}
@@ -330,14 +323,6 @@ def importing(script, *, sessions=1, cpus=8):
         spares.keep(backend, worker_pool.Worker())
     spares.keep_ahead(["a"], sessions, cpus, None)
     return spares
-
-
-def test_each_session_takes_one_worker_that_has_imported(script):
-    spares = importing(script, sessions=3)
-    ready = [worker for worker in script.workers if worker.alive]
-    *used, last = (opened(devices=DEVICES, spares=spares).workers["a:0"] for _ in range(4))
-    assert (len(set(used)), set(used) < set(ready)) == (3, True)
-    assert last not in ready, "a session more imports by itself"
 
 
 def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the_run(script):
