@@ -337,6 +337,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "analysis/machine.py": (
         ("MOST_FILES = ", "", "a bound with room on both sides; a test holds what is done at it"),
     ),
+    "detect/facts.py": (
+        ("raise ValueError(", "[:41]", "a letter more of a quoted text tells as much"),
+    ),
     "detect/recommend.py": (
         ("MOST_FILES = ", "", "a bound with room on both sides; a test holds what is done at it"),
     ),
@@ -380,6 +383,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "measure/worker/operands.py": (
         ("GUARD = ", "65", "an element more behind the longest input does as well"),
         ("_SHARED_SHARE = ", "", "any small share of the memory will do"),
+        ("_WEIGHTS_SHARE, _WEIGHTS_BYTES = ", "", "any small share of the memory will do"),
     ),
     "curves/relatives.py": (
         ("reduces = all(", "written <= ", "no whole number of bytes is that very share"),
@@ -417,6 +421,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "detect/merge.py": (
         ("return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
         ("return 0 if record.adapter_type in kinds", "else 3 if other", "any number beyond 1 comes last"),
+    ),
+    "fleet/survey.py": (
+        ("slow = [_verdict(", "threshold or 1.0", "in a group without a threshold none falls short"),
     ),
     "workloads/chains.py": (
         ("LONG_S = ", "", "how long is long moves no result"),

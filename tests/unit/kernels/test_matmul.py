@@ -14,6 +14,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates import matmul
 from gpubench.kernels.templates.matmul import TILES, WIDE_TILES, Tile, able, promising, rank, sequence, split
+from gpubench.kernels.templates.matmul.register import Layout
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 from tests.shapes import WEBGPU
@@ -120,6 +121,15 @@ def test_candidates_differ_in_name_and_in_text_and_the_default_is_what_build_ret
     assert REGISTER.build(params, dtype, device) == candidates[0].build()
     for candidate in candidates:  # a choice is remembered for other sizes too
         assert not re.search("512|300|70", candidate.name)
+
+
+@pytest.mark.parametrize(("m", "n", "ta", "tb", "inside"), [
+    (64, 125, False, False, True), (64, 124, False, False, False), (63, 128, False, False, False),
+    (66, 128, False, False, True), (66, 128, True, False, False), (64, 127, False, True, False), (68, 128, True, True, True),
+])  # fmt: skip
+def test_a_block_moves_back_inside_where_c_has_a_whole_one(m, n, ta, tb, inside):
+    tile = Tile(64, 128, 16, 8, 8)
+    assert Layout(tile, "float32", m, n, 16, 1, ta, tb, (), None, None).inside == inside
 
 
 def test_the_tiles_that_a_device_can_hold():
