@@ -24,10 +24,7 @@ _PIECE = 16 << 20  # most bytes that are read at once
 _PATIENCE_S, _RETRY_S = 2.0, 0.02
 # Descriptors of this process, which only a user can have named, and the null device.
 _DESCRIPTOR = re.compile(r"/dev/(?:stdin|stdout|stderr|null|fd/\d+)|/proc/self/fd/\d+")
-_ALWAYS = (
-    getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-)  # fmt: skip
+_ALWAYS = sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"))
 # Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
 LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
 # Names of errors with which a file system refuses to replace a file, or to give the new one its owner.

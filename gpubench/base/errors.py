@@ -159,15 +159,26 @@ def name_limit(text: str) -> str:
     return next((limit for words, limit in _WORDS.items() if words in text), "")
 
 
+# A name of gpubench, then words that people type in its place; a comma ends them.
+_MEANT = (
+    "run bench benchmark measure profile test, detect devices doctor gpus info, ops kernels list ls, compare diff,"
+    "report export html latest plot results show view, sizes n, size n, budget time, version v, hybrid both,"
+    "device gpu, host cpu, float16 half, float64 double, cupy cuda hip, numpy cpu, wgpu vulkan metal dx12"
+)
+
+
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return `did you mean 'matmul'?`, or "" if none of `names` is similar to `word`. All names that begin with
-    `mlp_` are similar to `mlp`. Dashes in front of options do not count."""
+    """Return `did you mean 'matmul'?`, or "" if none of `names` is similar to `word` or meant by it. All names
+    that begin with `mlp_` are similar to `mlp`. Dashes in front of options do not count."""
     from difflib import get_close_matches
 
     word, lowered = word.lower().lstrip("-"), {name.lower().lstrip("-"): name for name in names}
+    for name, *others in map(str.split, _MEANT.split(",")):
+        if word in others and name in lowered and word not in lowered:
+            word = name
     if begun := sorted(name for name in lowered if name.startswith(f"{word}_")):
         return f"did you mean {' or '.join(repr(lowered[name]) for name in begun)}?"
-    near = get_close_matches(word, lowered, n=1, cutoff=0.6)
+    near = get_close_matches(word, lowered, n=1)
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 

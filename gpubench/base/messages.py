@@ -174,7 +174,7 @@ WARNINGS: dict[str, Entry] = {
         "mend the package, rename what it brings, or uninstall it; `gpubench ops` lists it with the reason"),
     "bad-function": Entry(
         "a function of your file was left out: it raises, changes its inputs, or differs from itself",
-        "mend it; docs/your-own-function.md shows how each case is written"),
+        "mend it, or choose smaller --sizes if memory lacks; docs/your-own-function.md shows how each case is written"),
     "own-sizes": Entry(
         "what n counts is what the `inputs` of a function make of it",
         "nothing; the shapes are those of its inputs"),
@@ -185,7 +185,8 @@ WARNINGS: dict[str, Entry] = {
         "functions of your file are measured as they are written alone: they are no formulas of single elements",
         "nothing; arithmetic, comparisons, where and elementary functions of vectors are compiled as well"),
     "worker-restarted": Entry(
-        "a process died and a fresh one went on", "free some memory, or look at the system's log"),
+        "a process died and a fresh one went on",
+        "raise a short --budget, free some memory, or look at the system's log"),
     "software-changed": Entry(
         "sessions were added with other versions than those before",
         "use --like to measure the same plan into a file of its own"),
@@ -332,7 +333,9 @@ ERRORS: dict[str, Entry] = {
         "measure both on one machine, with the same ops, sizes, devices and options"),
     "not-with-cluster": Entry(
         "the option is about one machine", "leave it out, and give it to `gpubench report fleet.json`"),
-    "not-json": Entry("the file cannot be used: it is not JSON", "give a file that `gpubench run` has written"),
+    "not-json": Entry(
+        "the file cannot be used: it is not JSON",
+        "give a file that `gpubench run` has written, not a report"),
     "not-mergeable": Entry(
         "the files cannot be merged: a field differs",
         "`gpubench report FILE FILE` shows them side by side, `gpubench compare` tells which is faster"),
@@ -376,8 +379,9 @@ ERRORS: dict[str, Entry] = {
     "unavailable": Entry(
         "a backend or device that was named is not available, or --mode finds no GPU that a backend can use",
         "leave it out, or let --backends auto take what is there"),
-    "unknown-command": Entry("there is no such command", "gpubench --help explains them"),
-    "unknown-mode": Entry("There is no such mode.", "Use cpu, gpu or hybrid."),
+    "unknown-command": Entry(
+        "there is no such command", "gpubench --help explains them; an op is measured by gpubench run --ops OP"),
+    "unknown-mode": Entry("there is no such mode", "use cpu, gpu or hybrid"),
     "unknown-op": Entry("there is no such op", "gpubench ops"),
     "unknown-option": Entry("there is no such option", "the command's --help lists what is possible"),
     "unknown-regime": Entry(

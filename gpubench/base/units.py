@@ -43,7 +43,6 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0
 _DURATION = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{0,12})?)\s*(?P<unit>ns|us|ms|s|min|m|h)?")
 _PERCENT = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{0,12})?)\s*%?")
 MAX_DURATION_S = 30 * 86400.0
-_TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _RATE_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 MAX_DIGITS = 4
@@ -119,13 +118,13 @@ class _Part(NamedTuple):
 
     def steps(self, low: int, high: int) -> list[int]:
         """Return the sizes from `low` to `high` by the step in this part, `xF` or `+N`."""
-        number = self.trim(first=1)
-        if self.text.strip()[:1] in ("x", "X"):
+        number, mark = self.trim(first=1), self.text.strip()[:1]
+        if mark in ("x", "X"):
             factor = number.number()
             if factor < 2:
                 self.fail("the factor of a range is at least 2")
             return _geometric(low, high, factor)
-        if self.text.strip()[:1] != "+":
+        if mark != "+":
             self.fail("the step of a range is xFACTOR or +NUMBER")
         distance = number.number()
         if (high - low) // distance >= MAX_SIZES:
@@ -190,7 +189,7 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
     if not 0 < seconds <= MAX_DURATION_S:
         raise UsageError(
             "bad-duration", f"{option}: {text[:40]!r} is not a duration",
-            why="a duration is a number with a unit, more than 0 and at most 30 days",
+            why="a duration is a number of seconds, or one with a unit; it is more than 0 and at most 30 days",
         )  # fmt: skip
     return seconds
 
@@ -215,8 +214,7 @@ def earned_digits(value: float, low: float, high: float) -> int:
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
         return MAX_DIGITS
-    digits = _exponent(value) - _exponent(width) + 2
-    return max(1, min(MAX_DIGITS, digits))
+    return max(1, min(MAX_DIGITS, _exponent(value) - _exponent(width) + 2))
 
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
@@ -226,7 +224,8 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)
-    for name, scale in _TIME_UNITS:
+    for name in ("s", "ms", "us", "ns"):
+        scale = _SECONDS[name]
         # The factor spares 1e-3 / 1e-3 from landing just below 1.
         if unit == name or (unit == "auto" and (abs(rounded) >= scale * (1 - 1e-12) or name == "ns")):
             return f"{_significant(seconds / scale, digits)} {name}" if rounded else f"0 {name}"
@@ -274,7 +273,7 @@ def scale_size(n: int) -> tuple[str, str]:
     for unit, scale in SIZE_UNITS:
         value = n / scale
         # 10.4 K is 10 K; a million more or less is more than people round away.
-        decimals = 1 if value < (10 if unit == "K" else 100) else 0
+        decimals = int(value < (10 if unit == "K" else 100))
         if round(value, decimals) >= 1:
             text = f"{value:.{decimals}f}"
             return (text.rstrip("0").rstrip(".") if "." in text else text), unit
@@ -316,4 +315,4 @@ def split_words(text: str | None) -> list[str]:
 def truncate(texts: Sequence[str], most: int, *, between: str = ", ") -> str:
     """Return the first `most` texts, joined by `between`, and the number of the other ones: `a, b and 3 more`."""
     rest = len(texts) - most
-    return between.join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
+    return between.join(texts[:most]) + f" and {rest} more" * (rest > 0)

@@ -294,6 +294,8 @@ def explain(error: Any) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpubench"
     fallback = f"{path} --help lists what is possible"
+    if path == "gpubench check":
+        fallback += "; options of gpubench run follow a --, as in gpubench check BASE NEW -- --ops add"
     text = error.format_message()
     if hasattr(error, "possibilities"):
         names = [name for param in context.command.params for name in param.opts] if context else []

@@ -202,15 +202,11 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     return DeviceRequest(tuple(required), tuple(optional), tuple(devices), allow_software)
 
 
-# The backend by other names that people use for the hardware or its interface.
-_DRIVEN_BY = {"cuda": "cupy", "hip": "cupy", "cpu": "numpy", "vulkan": "wgpu", "metal": "wgpu", "dx12": "wgpu"}
-
-
 def _require_backend(name: str, option: str, *others: str) -> None:
     """Raise UsageError for a name that is neither a backend nor one of `others`."""
     if not backends.has(name):
-        backend, possible = _DRIVEN_BY.get(name.lower()), [*backends.names(), *backends.foreign(), *others]
-        require_choice(name, possible, option, hint=f"the backend of {name} is {backend!r}" if backend else "")
+        possible = [*backends.names(), *backends.foreign(), *others]
+        require_choice(name, possible, option, hint="write --mode gpu" if name.lower() == "gpu" else "")
 
 
 # Options whose values are settings without conversion.
@@ -485,22 +481,23 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
     place = sources.parse_place(word)
     if place is not None:
         return place
+    stem, _, name = word.partition(".")  # options.call_price is a function's name in results
     is_op = word in kernels.names() or word in kernels.groups()
     near = (
         f"write --ops {','.join([*filter(None, [options.ops]), word])}"
         if is_op
-        else suggest(word, kernels.names())
+        else f"{suggest(word, kernels.names())} a file is options.py, a function of it options.py:NAME".strip()
     )
     named = [other for other in options.functions or [] if other.endswith(".py")]
     if options.sizes and word[:1].isdigit():
         near = f"write --sizes {options.sizes[-1]},{word}"
-    elif os.path.isfile(f"{word}.py"):
-        near = f"write {word}.py"
+    elif os.path.isfile(f"{stem}.py"):
+        near = f"write {stem}.py:{name}".rstrip(":")
     elif named and not is_op:
         near = f"write {named[0]}:{word}"
     raise UsageError(
-        "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
-        hint=near or "write options.py or options.py:NAME",
+        "bad-function", f"{word!r} is not a file with functions", hint=near,
+        why="a file ends in .py, a module has a colon, an op follows --ops",
     )  # fmt: skip
 
 

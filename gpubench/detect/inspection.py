@@ -80,7 +80,7 @@ def inspect(
     records.
     """
     if mode is not None and mode not in get_args(Mode):
-        raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
+        raise UsageError("unknown-mode", f"there is no mode {mode!r}")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
     extra = [parse_record(raw) for raw in (*(records or ()), *(extra_records or ()))]
     live = records is None and sysroot is None

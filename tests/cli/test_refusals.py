@@ -41,7 +41,7 @@ SIZES = [
 OF_RUN = [
     *((f"--ops add --sizes={sizes}", part) for sizes, part in SIZES),
     ("--ops matmull", "did you mean 'matmul'?"), ("--ops activations", "did you mean 'activation'?"),
-    ("--ops rooflin", "did you mean 'roofline'?"), ("--ops add --backends cuda", "the backend of cuda is 'cupy'"),
+    ("--ops rooflin", "did you mean 'roofline'?"), ("--ops add --backends cuda", "did you mean 'cupy'?"),
     ("--ops add --backends nunpy", "did you mean 'numpy'?"), ("--ops add --backends cuppy?", "did you mean 'cupy'?"),
     ("--ops add --backends hybird", "did you mean 'hybrid'"), ("--ops add --devices wgup:0", "did you mean 'wgpu'?"),
     ("--ops add --devices hybird:cupy:0", "did you mean 'hybrid'"), ("--ops add --devices numpy", "write numpy:0"),
@@ -84,7 +84,7 @@ USAGE = [
     *((f"run --devices fake:cpu --no-config {words}", part) for words, part in OF_RUN),
     ("rnu", "did you mean 'run'?"), ("options.py", "write gpubench run options.py"), ("help run", "did you mean '--help'?"),
     ("run --cpu", "write --mode cpu"), ("report --html", "write --format html"), ("run --zzz", "gpubench run --help"),
-    ("ops 'add mul'", "write add,mul"), ("xyzzy", "gpubench --help"), ("--halp", "did you mean '--help'?"),
+    ("ops 'add mul'", "write add,mul"), ("xyzzy", "gpubench --help"), ("bench", "did you mean 'run'?"), ("run --mode both", "did you mean 'hybrid'?"), ("run --backends GPU", "write --mode gpu"), ("run loop.name", "options.py:NAME"), ("run trade.price", "write trade.py:price"), ("check a b --ops add", "follow a --"), ("--halp", "did you mean '--help'?"),
     ("ops matmull", "did you mean 'matmul'? `gpubench ops` lists them all"), ("ops matmull", "; similar: matmul, mul"),
     ("ops --fromat json", "did you mean '--format'?"), ("ops --format jsno", "did you mean 'json'?"),
     ("ops --format", "requires an argument"), ("ops --format", "gpubench ops --help"), ("ops --color blue", "auto, always, never"),
@@ -157,7 +157,7 @@ def folder(tmp_path_factory):
     files |= {f"noise-{n}": content for n, (content, _) in enumerate(NO_THRESHOLDS)}
     for name, content in (files | {"good": GOOD}).items():
         (folder / f"{name}.json").write_bytes(content)
-    (folder / "empty").mkdir(), (folder / "loop.py").symlink_to("loop.py")
+    (folder / "empty").mkdir(), (folder / "loop.py").symlink_to("loop.py"), (folder / "trade.py").touch()
     return folder
 
 

@@ -310,7 +310,7 @@ def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequen
 
 
 def _refuse(code: str, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:
-    hint = hint or f"give a file that `gpubench {_WRITTEN_BY.get(name, 'run')}` has written"
+    hint = hint or f"give a file that `gpubench {_WRITTEN_BY.get(name, 'run')}` has written, not a report"
     raise InputError(code, f"{source} cannot be used", why=why, hint=hint) from None
 
 

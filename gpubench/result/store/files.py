@@ -239,7 +239,8 @@ def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
 def _unreadable(source: str, error: OSError) -> InputError:
     why, hint = disk.reason(error), disk.remedy(error, "name another file")
     if isinstance(error, FileNotFoundError):
-        why, hint = "there is no such file", "check the name, or run `gpubench run` first"
+        why = "there is no such file"
+        hint = "check the name (`gpubench report` alone takes the newest), or run `gpubench run` first"
         if os.path.islink(source):
             why, hint = "it is a link that leads nowhere", "name another file"
         elif os.path.exists(source + document.PART_SUFFIX):
