@@ -385,7 +385,8 @@ ERRORS: dict[str, Entry] = {
     "unknown-op": Entry("there is no such op", "gpubench ops"),
     "unknown-option": Entry("there is no such option", "the command's --help lists what is possible"),
     "unknown-regime": Entry(
-        "there is no such regime", "N is the number of calls that share one copy, as in transfer-once-10"),
+        "there is no such regime",
+        "take one of those known; N in transfer-once-N is the number of calls that share one copy"),
     "unknown-setting": Entry(
         "gpubench does not know a setting of the configuration file", "remove it or correct its name"),
     "unknown-suffix": Entry(
