@@ -128,13 +128,10 @@ class Bench:
 # Seconds of a launch by candidate or why it is none, of building each, the budget, what is taken, launches of each.
 @rows("costs, build_s, budget_s, taken, launches", {
     "the least time": ({"a": 3e-3, "b": 1e-3, "c": 2e-3}, 0, 1e9, "b", None),
-    "the default, if nothing is better": ({"a": 1e-3, "b": 1e-3}, 0, 1e9, "a", None),
-    "the only one": ({"a": 1e-3}, 0, 1e9, "a", None),
     **{f"but for one with {type(error).__name__}": ({"a": 3e-3, "b": error, "c": 1e-3}, 0, 1e9, "c", None)
        for error in (BuildError("no"), DeviceOutOfMemory("scratch"), BackendError("no", reason="x"))},
     # The budget ends the trials, but not before the default.
     "of two in the budget": ({"a": 5e-3, "b": 4e-3, "c": 3e-3, "d": 1e-3}, 1.0, 1.5, "b", {"a", "b"}),
-    "the default without a budget": ({"a": 5e-3, "b": 1e-3}, 10.0, 3, "a", {"a"}),
     # The hopeless are launched no more than it takes to know.
     "slow ones": ({"a": 1e-2, "b": 2.1e-2, "c": 1.4e-2, "d": 1.2e-2}, 0, 1e9, "a", {"a": 2 + 5, "b": 2, "c": 2 + 2, "d": 2 + 5}),
     # Short ones may only have waited for their threads: samples of 0.5 ms, and two rounds of them settle it.
@@ -274,13 +271,6 @@ def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builder
     assert (tuning.choose(NAMES, **{"builders": builders} if builders else {}), tuning.trials) == (name, trials)
     handed_on = Chosen(name, 0.0) if trials or n == RUNG else None  # else a choice would wander along a search
     assert tuning.choices.get(module.key(tuning.case, NAMES)) == handed_on
-
-
-def test_where_building_is_cheap_a_rung_is_tried_whatever_the_sizes_around_it_took(tmp_path):
-    tuning = Tuning(tmp_path, n=RUNG)
-    for other in (RUNG >> 1, RUNG << 1):
-        tuning.put(Chosen("slow"), other, NAMES)
-    assert (tuning.choose(NAMES), tuning.trials) == ("fast", 1)
 
 
 @pytest.mark.parametrize(("first", "other", "name"), [(1.04, 1, "first"), (1.06, 1, "other"), (1, 1.04, "first")])  # fmt: skip
