@@ -44,7 +44,9 @@ def weigh(text: str) -> int:
         elif token.type == _END:
             first = begins.pop()
             if not begins:
-                total += _string("".join(lines[first[0] - 1 : token.end[0]]), token.end[0] - first[0])
+                rest = len(lines[token.end[0] - 1]) - token.end[1]
+                string = "".join(lines[first[0] - 1 : token.end[0]])[first[1] : -rest]
+                total += _string(string, token.end[0] - first[0])
         elif begins or token.type in _FREE or (token.type == tokenize.STRING and token.start in free):
             continue
         elif token.type == tokenize.STRING:
