@@ -227,14 +227,6 @@ def test_enough_nodes_are_enough_and_a_named_one_that_is_absent_is_told():
         ask({"a": answer()}, nodes="a,c")
 
 
-def test_an_interrupt_tells_who_answered_until_then():
-    cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
-    cluster.interrupt_at = 9
-    found, asked = detect_nodes(ClusterDetectOptions(cluster="local", quiet=True), cluster, SOON)
-    assert isinstance(asked.interrupted, KeyboardInterrupt)
-    assert inventory_headline(found) == "Fleet: 1 of 2 nodes answered, 2 GPUs; 1 failed (b)"
-
-
 # ---------------------------------------------------------------------- whole commands on an engine whose nodes are scripted
 
 
@@ -330,12 +322,6 @@ def test_what_cannot_be_done_is_refused_and_asks_nobody(asked, tmp_path, monkeyp
     with pytest.raises(GpubenchError, match=said):
         asked(lambda engine: engines.append(engine) or measure(**options)(engine), {"a": good("a")})
     assert engines[0].asked == []
-
-
-def test_a_cluster_without_nodes_has_none_to_ask(asked, tmp_path):
-    with pytest.raises(RequiredUnavailable, match="0 of 0 nodes") as caught:
-        asked(measure(output=[str(tmp_path / "f.json")]), {})
-    assert caught.value.why == "the cluster has 0"
 
 
 def test_gates_of_the_report_and_what_it_refuses_count_too(asked, tmp_path, capsys):

@@ -12,11 +12,6 @@ from gpubench.curves.threshold import isotonic
 from tests.unit.curves.simulated import LADDER, cpu, exact, gpu
 
 
-def spread(curve, n):
-    """The standard deviation of ln(seconds) at n."""
-    return math.sqrt(curve.at(math.log(n)).variance)
-
-
 def seconds(curve, n):
     return math.exp(curve.at(math.log(n)).mean)
 
@@ -40,30 +35,12 @@ def test_sizes_too_far_apart_leave_a_gap_in_which_it_is_no_rival():
         assert ends.knows(math.log(4000)) == known
 
 
-@pytest.mark.parametrize(("kind", "known"), [("waited", True), ("cpu", False)])
-def test_relatives_tell_what_lies_in_a_wide_gap_of_a_gpu(kind, known):
-    series = {f"r{i}": TimedSizes(kind, exact(gpu), "f", 8.0) for i in range(6)}
-    ends = TimedSizes(kind, exact(gpu, [1 << 10, 1 << 24]), "f", 8.0)
-    assert fit({**series, "own": ends})["own"].knows(math.log(1 << 17)) == known
-    assert not fit({"own": ends})["own"].knows(math.log(1 << 17))
-
-
 def test_the_mean_is_that_of_the_height_and_beyond_the_ends_that_of_the_end():
     curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 12, 1 << 16, 1 << 20]))})["it"]
     for n in (1 << 12, 5000, 60_000, 70_000, 1_000_000, 1 << 20):
         assert curve.mean(math.log(n)) == pytest.approx(curve.at(math.log(n)).mean, rel=1e-12)
     assert [curve.mean(x) for x in (0.0, 30.0)] == [curve.mean(curve.first), curve.mean(curve.last)]
     assert fit({"none": TimedSizes("cpu", {}), "empty": TimedSizes("cpu", {64: [[]]})}) == {}
-
-
-@pytest.mark.parametrize(("kind", "fewest"), [("cpu", 2), ("waited", 3)])
-def test_relatives_share_nothing_before_their_own_sizes_tell_a_line_or_a_launch_and_its_bytes(kind, fewest):
-    for count in (1, 2, 3):
-        sizes = [1 << 10, 1 << 17, 1 << 24][:count]
-        series = {f"r{i}": TimedSizes(kind, exact(gpu, sizes), "f", 12.0) for i in range(3)}
-        own = TimedSizes(kind, exact(gpu, [1 << 10, 1 << 17, 1 << 24]), "f", 12.0)
-        together, alone = fit({**series, "own": own})["own"], fit({"own": own})["own"]
-        assert (spread(together, 1 << 12) < spread(alone, 1 << 12)) == (count >= fewest)
 
 
 def test_a_call_of_nearly_a_measured_size_takes_nearly_the_time_measured_there():
@@ -78,13 +55,6 @@ def test_a_call_of_nearly_a_measured_size_takes_nearly_the_time_measured_there()
     assert expected(1001) == pytest.approx(4e-5, rel=0.05)
     assert 4e-5 < expected(1040) < 9e-5, "between two near sizes it goes from the one to the other"
     assert curve.pull(math.log(8000)) == 0, "far from all sizes the curve tells"
-
-
-def test_a_gap_is_too_wide_for_a_step():
-    """Slopes of sizes that lie close say nothing of what a size 27 times as large takes: a fall by a factor of 300."""
-    times = {8192: 8e-6, 38_000: 6e-5, 1_048_576: 4e-5, 2_400_000: 1.9e-4}
-    curve = fit({"it": TimedSizes("cpu", {n: [[value]] for n, value in times.items()})})["it"]
-    assert curve.at(math.log(200_000)).jump == 0
 
 
 @pytest.mark.parametrize(("at_1m", "steps"), [(4.1e-5, False), (1.9e-5, True)])

@@ -1,6 +1,5 @@
 """The driver of a fleet, the messages of a node, and Ray as an engine: an accident costs one node alone."""
 
-import json
 import os
 import signal
 import stat
@@ -63,28 +62,6 @@ def lead(tmp_path):
         return {end.name: end for end in ends}, journal, engine, driver
 
     return run
-
-
-def test_one_accident_costs_no_other_node(lead, part):
-    sent = [wire.PART_BEGINS, *pieces(wire.PART, part)]
-    scripts = {
-        "died": [HELLO, event("case-start", id="copy"), *sent, Arrival("died", reason="died", why="its process ended")],
-        "hung": [HELLO, *sent], "busy": [], "failed": [HELLO, ended(5, "error: there is no cupy")], "good": whole(measured("good")),
-        "other": [wire.HELLO + msgspec.json.encode(wire.NodeIdentity("9.9", "abc")), event("run-start"), 1e9],
-    }  # fmt: skip
-    ends, journal, engine, _ = lead(lambda node: scripts[node], *scripts)
-    assert {name: end.reason for name, end in ends.items()} == {
-        "died": "died", "hung": "hung", "busy": "busy", "other": "version-skew", "failed": "failed", "good": None
-    }  # fmt: skip
-    assert engine.now == pytest.approx(60, abs=0.01), "the queue's clock is the last"
-    [left] = (path for path in journal.folder.iterdir() if "died" in path.name)  # as `merge fleet.d/*` reads it
-    assert store.load(left).outcomes == store.load(journal.path("hung")).outcomes != []
-    lines = [json.loads(line) for line in journal.folder.with_suffix(".jsonl").read_text().splitlines()]
-    words = [line.get("event", {}).get("reason", line.get("ended")) for line in lines if line["node"] == "good"]
-    assert words == ["run-start", "case-start", "ok"]
-    assert ("9.9" in ends["other"].error, "no cupy" in ends["failed"].error) == (True, True)
-    assert set(engine.cancelled) == {"died", "hung", "busy", "other"}
-    assert ends["died"].last_event == "case-start copy"
 
 
 @pytest.mark.parametrize("bad", [

@@ -29,18 +29,6 @@ def test_nodes_are_whole_or_bad_or_on_neither_list():
     assert (report.ok_nodes, report.bad_nodes) == (["a", "e", "f0", "f1"], bad)
 
 
-def test_a_node_that_lost_a_gpu_keeps_its_history_and_names_it():
-    before = node_run("a", uuids("A"), number=1)
-    after = node_run("a", ["A0", "A2", "A3"], number=2, slow={"A3": 1.5}, labelled=False)
-    fleet = fleet_of([after, before, *fleet_runs(2, 4)])
-    node = next(node for node in fleet.nodes if node.result and node.result.id == after.id)
-    assert (len(fleet.nodes), [run.id for run in node.others]) == (3, [before.id])
-    report = report_of(fleet)
-    lost = [one for one in report.peers.not_compared if one.gpu == "A1"]
-    assert [one.reason for one in lost] == ["the newest run does not see it"]
-    assert {one.gpu for one in report.peers.verdicts} == {"A3"}
-
-
 def test_two_runs_that_see_one_gpu_each_are_one_node_and_a_gpu_without_figures_is_named():
     one = node_run("a", ["A0"], known=["A1"], number=1)
     fleet = fleet_of([one, node_run("a", ["A1"], known=["A0"], number=2)])
@@ -122,15 +110,6 @@ def test_a_gpu_is_slow_when_two_sessions_say_so(rates, word):
     assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)], tolerance=0.1) == {}
 
 
-def test_what_failed_is_listed_and_never_compared():
-    """Four GPUs without a result are not alike."""
-    found = survey.compare_gpus([figure(name, reason="failed: device lost") for name in "abcd"])
-    assert (found.compared, found.groups, len(found.not_compared)) == (0, (), 4)
-    assert all("device lost" in one.reason for one in found.not_compared)
-    mixed = survey.compare_gpus([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
-    assert [(one.gpu, one.reason) for one in mixed.not_compared] == [("000", "copy failed: wrong")]
-
-
 def test_fewer_peers_than_a_verdict_takes_give_none():
     few = [*healthy(FEWEST_PEERS - 2), figure("bad", 50.0, 50.0)]
     found = survey.compare_gpus(few)
@@ -155,17 +134,6 @@ def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
     assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
     alone = survey.compare_gpus(now)
     assert (alone.verdicts, alone.new, alone.gone) == ((), (), ())
-
-
-def test_chance_is_told_for_the_spread_that_was_measured():
-    draw = random.Random(1)
-    found = survey.compare_gpus(
-        [figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)]
-    )
-    group = found.groups[0]
-    assert (group.sigma, group.threshold) == (pytest.approx(0.02, rel=0.2), pytest.approx(3.5 * group.sigma))
-    assert group.expected_by_chance == pytest.approx(200 * 2.33e-4, rel=0.1)
-    assert survey.compare_gpus(healthy(200, spread=0)).groups[0].expected_by_chance == 0
 
 
 @pytest.mark.parametrize("cpus", ["CPU", "Other"], ids=["one machine", "two of one name"])
