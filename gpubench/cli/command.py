@@ -149,7 +149,7 @@ class Command(TyperCommand):
             child_main.import_msgspec()
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()
-            gc.set_threshold(50_000)  # a short command makes little garbage
+            gc.set_threshold(100_000)  # a short command makes little garbage
             gc.enable()
         values = {
             name: self._convert[name](value) if name in self._convert else value

@@ -512,5 +512,5 @@ def trial_words(options: RunOptions) -> dict[str, Any]:
         "sizes": sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)}),
         "dtypes": parse_dtypes(options.dtypes) if named else [],
         "limit_s": TRIAL_SHARE * budget if budget else None,
-        "usable_bytes": detection.inspect().memory.usable_bytes.value,  # read anew at each call of a notebook
+        "usable_bytes": detection.read_this_host().memory.usable_bytes.value,  # read anew at each call of a notebook
     }

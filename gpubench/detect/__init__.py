@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "PROBED": "recommend", "Lack": "recommend", "differences": "host", "gather": "inspection", "gpu_for": "merge",
     "inspect": "inspection", "lacks": "recommend", "machine_line": "picture", "render": "picture",
-    "save_recording": "recording", "this_host": "host", "to_json": "inspection", "user_limit_s": "inspection",
+    "read_this_host": "host", "save_recording": "recording", "this_host": "host", "to_json": "inspection",
+    "user_limit_s": "inspection",
 }  # fmt: skip
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "inspect",
     "lacks",
     "machine_line",
+    "read_this_host",
     "render",
     "save_recording",
     "this_host",

@@ -175,11 +175,11 @@ def this_host() -> Machine:
     return Machine(platform=files.platform, cpu=files.cpu, memory=files.memory, gpus=gpus)
 
 
-def read_this_host(root: Root) -> Files:
+def read_this_host(root: Root | None = None) -> Files:
     """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, psutil
     tells CPU and memory if no file does."""
     affinity = _affinity()
-    files = read_files(root, affinity)
+    files = read_files(root or Root(), affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
     files = files._replace(platform=replace(files.platform, **facts))
     if files.memory.total_bytes.status == "absent" and sys.platform != "linux":

@@ -21,11 +21,11 @@ FAKE = "--devices fake:cpu,fake:gpu --ops add --sizes 64 --max-samples 10 --sess
 def test_run_append_report_and_compare_on_windows(computer):
     """A kept result is found again. The reference of the op is a mapped file, which Windows does not remove."""
     here = computer("win32")
-    plan = "--devices numpy:0 --ops sum --sizes 300k --sessions 1 --max-samples 10 --implementations library"
+    plan = "--devices numpy:0 --ops sum --sizes 300k --sessions 1 --max-samples 10 --implementations library --no-repeats"
     here.run("run", *plan.split(), status=0)
     here.run("report", status=0)
     (path,) = [name.removeprefix("work/") for name in here.files() if name.count("/") == 3]
-    here.run("run", "--append", path, "--sessions", "1", "--max-samples", "10", status=0)
+    here.run("run", "--append", path, "--sessions", "1", "--max-samples", "10", "--no-repeats", status=0)
     document = json.loads((here.folder / path).read_bytes())
     assert len(document["sessions"]) == 2
     assert all("blocks" in outcome for outcome in document["outcomes"]), document["outcomes"]
