@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import AMD, NVIDIA
+from gpubench.base import AMD, NVIDIA, disk
 from gpubench.base.errors import UsageError, name_limit
 from gpubench.base.installation import cupy_commands, install_command, torch_command
 from gpubench.base.streams import encode_json, inert_json, printable
@@ -340,8 +340,7 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
         ended = processes.run_all(children, tell=tell_names)
     except OSError as error:
         # No process, no memory: each probe says so, and the files have told what they know.
-        gone = processes.Ended(1, "", f"it cannot be started: {error.strerror or error}", 0.0)
-        ended = [gone] * len(requests)
+        ended = [processes.Ended(1, "", f"it cannot be started: {disk.reason(error)}", 0.0)] * len(requests)
     return [_answer(request, end) for request, end in zip(requests, ended, strict=True)]
 
 

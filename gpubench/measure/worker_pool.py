@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.base import processes
+from gpubench.base import disk, processes
 from gpubench.base.errors import name_limit
 from gpubench.base.messages import Reason
 from gpubench.measure import protocol
@@ -65,8 +65,9 @@ class Worker:
                 processes.python("gpubench.measure.worker.main"), processes.environment(counts)
             )
         except OSError as error:
-            detail = f"the worker cannot be started: {error.strerror or error}"
-            raise WorkerGone("worker-crashed", detail, None, "") from error
+            raise WorkerGone(
+                "worker-crashed", f"the worker cannot be started: {disk.reason(error)}", None, ""
+            ) from error
 
     @property
     def next_id(self) -> int:

@@ -62,7 +62,7 @@ def results(calls: Sequence[Call]) -> list[bytes]:
             stdin=json.dumps(calls).encode(), most_output=MOST_BYTES,
         )  # fmt: skip
     except OSError as error:
-        raise drawing_error(f"no process can be started for vl_convert: {error.strerror}") from error
+        raise drawing_error(f"no process can be started for vl_convert: {disk.reason(error)}") from error
     if ended.status is None:
         raise drawing_error(f"vl_convert did not answer within {limit_s:.0f} s")
     words = (ended.errors.splitlines() or [""])[-1][:300]

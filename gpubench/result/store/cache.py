@@ -51,10 +51,9 @@ class SealedFiles:
             except FileNotFoundError:
                 continue
             except PermissionError as error:
-                note("cache-not-trusted", f"{what} in the cache is not used: {error.strerror or error}")
+                note("cache-not-trusted", f"{what} in the cache is not used: {disk.reason(error)}")
             except (OSError, ValueError) as error:
-                why = disk.reason(error) if isinstance(error, OSError) else error
-                note("cache-damaged", f"{what} in the cache is made anew: {why}")
+                note("cache-damaged", f"{what} in the cache is made anew: {disk.reason(error)}")
         return None
 
     def write(self, name: str, data: bytes) -> None:
