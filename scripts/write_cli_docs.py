@@ -91,7 +91,8 @@ ops = ["matmul", "add"]
 ```
 
 Every long option `--some-option` is also the variable `GPUBENCH_SOME_OPTION` (`--no-config` and `--show-config` apart);
-lists keep their commas, repeatable options are separated by spaces, switches take `1` or `0`.
+lists keep their commas, repeatable options are separated by spaces, switches take `1` or `0`. On the command line a
+list may also come in parts: `--ops add --ops mul` is `--ops add,mul`.
 
 `GPUBENCH_CACHE_DIR` is no option but the folder of [the cache](reliability.md#the-cache): what can be made again, such
 as compiled kernels, and which of them a machine found the fastest (else `gpubench` in the platform's cache folder,

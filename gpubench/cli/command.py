@@ -44,11 +44,14 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
     default = ... if declared.required else declared.default
+    kind = declared.type
+    if declared.joined:
+        default, kind = default and [default], list[str] | None
     if declared.heading is None:
         info = typer.Argument(default, **words)
     else:
         info = typer.Option(default, f"--{declared.key}", *filter(None, [declared.letter]), **words)
-    return get_click_param(ParamMeta(name=declared.name, default=info, annotation=declared.type))
+    return get_click_param(ParamMeta(name=declared.name, default=info, annotation=kind))
 
 
 # ---------------------------------------------------------------- help
@@ -75,7 +78,11 @@ class Command(TyperCommand):
         module = importlib.import_module(options.module or f"gpubench.cli.{name}")
         self.options, self._function = options, getattr(module, name)
         parameters = {name: _parameter(declared) for name, declared in options.declared.items()}
-        self._convert = {name: convert for name, (_, convert) in parameters.items() if convert}
+        self._convert = {
+            name: convert
+            for name, (_, convert) in parameters.items()
+            if convert and not options.declared[name].joined
+        }
         super().__init__(
             name, params=[*(parameter for parameter, _ in parameters.values()), _brief_help()],
             help=self._function.__doc__, short_help=options.purpose, rich_markup_mode=None,
@@ -120,7 +127,7 @@ class Command(TyperCommand):
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
         if sum(param.name == "output" and not param.multiple for param in order) > 1:
-            # Of other options the last one counts, so that an alias can be overridden; here a file would be missing.
+            # Of others the last one counts, so that an alias can be overridden; here a file would be missing.
             raise UsageError("output-twice", why=f"{ctx.command_path} writes one file")
         configured = read_settings(
             command=ctx.info_name,
@@ -130,11 +137,16 @@ class Command(TyperCommand):
             files_wanted=not typed.get("no_config"),
         )
         self._configured = configured
-        ctx.default_map = {name: setting.value for name, setting in configured.items()}
+        joined = [name for name, declared in self.options.declared.items() if declared.joined]
+        ctx.default_map = {
+            name: [setting.value] if name in joined else setting.value for name, setting in configured.items()
+        }
         try:
             rest = super().parse_args(ctx, list(args))
         except ParserUsageError as error:
             raise _blame(error, configured, typed) or _name_option(error, ctx, args, extra) or error from error
+        for name in joined:
+            ctx.params[name] = ",".join(ctx.params[name]) if ctx.params[name] else None
         if ctx.obj is not None:
             ctx.obj["verbose"] = ctx.params["verbose"]
         if ctx.params["show_config"]:

@@ -64,6 +64,11 @@ class Declaration(NamedTuple):
         """Whether the option may be given several times, which requires a list as its value."""
         return "list" in str(self.type)
 
+    @property
+    def joined(self) -> bool:
+        """Whether the value is a text of words with commas between them. Given several times, the texts are joined."""
+        return self.metavar == "LIST" and not self.multiple
+
 
 def option(
     metavar: str | None, heading: str | None, help: str, *, brief: str | bool = False, **more: Any

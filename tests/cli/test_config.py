@@ -131,6 +131,16 @@ def test_show_config_names_each_source(in_process, tmp_path):
     assert any(line.startswith("ascii = true  # ") and "gpubench.toml" in line for line in lines)
 
 
+def test_a_list_may_come_in_parts_and_the_command_line_replaces_that_of_a_file(in_process, tmp_path):
+    write(tmp_path / "gpubench.toml", '[run]\nops = ["sub", "div"]\ndtypes = "f16"\n')
+    shown = in_process(
+        "run", "--ops", "add", "--ops=mul,dot", "--show-config", env={"GPUBENCH_DEVICES": "a,b"}
+    ).stdout
+    assert [f'{key} = "{value}"  # ' in shown for key, value in
+            {"ops": "add,mul,dot", "dtypes": "f16", "devices": "a,b"}.items()] == [True] * 3  # fmt: skip
+    assert 'ops = "sub,div"  # ' in in_process("run", "--show-config").stdout
+
+
 @pytest.mark.parametrize("name", ["GPUBENCH_COLOR", "GPUBENCH_MODE", "GPUBENCH_SESSIONS", "gpubench.toml"])
 def test_a_bad_value_names_where_it_stands(in_process, tmp_path, name):
     """One that the command refuses, one that is no number, one of a file."""
