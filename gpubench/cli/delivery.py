@@ -51,13 +51,13 @@ def require_text(options: RunOptions) -> None:
             ) from None  # fmt: skip
 
 
-def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
-    """Return the paths in `output` without `-` and without duplicates, after checking that each can be written.
-    Raises UsageError if one cannot."""
+def check_outputs(output: list[str], options: RunOptions) -> list[str]:
+    """Return the paths in `output` without `-` and without duplicates, after checking that each can be written
+    and is no file that the run reads. Raises UsageError if not."""
     output = [path for path in output if path != "-"]
     places: dict[str, str] = {}
     for path in output:
-        store.check_writable(path)
+        store.check_writable(path, options.like or "", options.claims or "")
         if store.is_result_name(path):
             store.check_part(path)
         else:  # refuses a suffix that no format has

@@ -92,7 +92,7 @@ USAGE = [
     ("schema report surplus", "unexpected extra argument"), ("schema gpubench-resutl", "did you mean 'gpubench-result'?"),
     ("schema --verbos", "did you mean '--verbose'?"),
     ("report -o a.md --output=b.md", "more than once"), ("compare a.json b.json -o a.md -o b.html", "more than once"),
-    ("report good.json --format tabel", "did you mean 'table'?"), *((f"{words} -o good.json", "is a file that is read") for words in ("report ./good.json", "compare r.json new=./good.json", "noise good.json", "merge r.json good.json", "report r.json --claims good.json")), ("report good.json -o no/such/folder/report.md", "does not exist"),
+    ("report good.json --format tabel", "did you mean 'table'?"), *((f"{words} -o good.json", "is a file that is read") for words in ("report ./good.json", "compare r.json new=./good.json", "noise good.json", "merge r.json good.json", "run --like good.json", "report r.json --claims good.json")), ("report good.json -o no/such/folder/report.md", "does not exist"),
     ("report good.json --format csv -o .", "folder"), (f"report good.json --format csv -o {os.devnull}", "regular file"),
     (f"report good.json --plots {NO_FILE_HAS_THIS}", "File name too long"), ("report good.json -o report.xyz", "name the format with --format"),
     ("report good.json --columns copid", "--columns: there is no 'copid'"), ("report good.json --sections anser", "did you mean 'answer'?"),
