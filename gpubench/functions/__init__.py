@@ -6,5 +6,6 @@ user's code. It knows only what a child process described: the name of each func
 shapes of its inputs and results.
 """
 
-# A call may take this share of free memory, its reference included: its bytes are extrapolated from small sizes.
+# The largest share of free memory that a call and its reference may take. Their bytes are only extrapolated from
+# small sizes.
 MEMORY_SHARE = 0.6

@@ -14,17 +14,16 @@ from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
 
-# All functions that this process has declared, in order, also those with the name of an earlier one.
+# All functions that this process has declared, in order. Several may have the same name.
 DECLARED: list[UserFunction] = []
 Maker = Callable[..., Sequence[Any]]
 
 
 class Meaning(TypedDict, total=False):
-    """The options of a function that describe its inputs and decide whether a result is correct. None means the
-    default, as `gpubench.function` describes it."""
+    """The options that say how a function is called and when its result is correct. None means the default, as
+    `gpubench.function` describes it."""
 
-    # returns the list of inputs at size n; called with those of rng, n and dtype that it has as parameters
-    inputs: Maker | None
+    inputs: Maker | None  # returns the list of inputs; called with rng, n and dtype, as far as it takes them
     tolerance: float | None  # largest allowed relative error of a result
     same: Callable[[Any, Any], bool] | None  # returns whether two results are equal
     flops: Callable[[int], float] | None  # returns the number of operations of a call at size n
@@ -57,8 +56,8 @@ class Stays:
 
 class UserFunction:
     """A function to measure, which can still be called like the original one: `pairwise(numpy, x)`. `cpu` is
-    its program for the CPU, and `gpu` that for the GPU. Without `gpu`, `cpu` runs on both and takes the array
-    library first."""
+    the program for the CPU, and `gpu` is the program for the GPU. Without `gpu`, `cpu` runs on both, and its
+    first argument is the array library."""
 
     def __init__(
         self, cpu: Callable[..., Any], gpu: Callable[..., Any] | None = None, **options: Unpack[Options]
@@ -75,7 +74,9 @@ class UserFunction:
             )  # fmt: skip
         for name, value in options.items():
             _require_kind(name, value)
-        functools.update_wrapper(self, cpu)  # first: an object that is called has attributes of the same names
+        functools.update_wrapper(
+            self, cpu
+        )  # first, because it copies attributes, which may have the names below
         self.cpu, self.gpu, self.make = cpu, gpu, options.get("inputs")
         self.backends, self.dtypes = options.get("backends"), options.get("dtypes")
         self.tolerance, self.same, self.flops = (
@@ -107,8 +108,8 @@ class UserFunction:
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the positional arguments without a default, in order, or none if the signature is
-        unknown."""
+        """The names of the positional arguments without a default, in order. The list is empty if the signature
+        is unknown."""
         try:
             # A call of a PyTorch module takes anything; its forward tells what.
             parameters = inspect.signature(getattr(self.cpu, "forward", self.cpu)).parameters.values()
@@ -124,7 +125,7 @@ class UserFunction:
 
 
 def _require_kind(name: str, value: Any) -> None:
-    """Raise UsageError if the value of an option is neither None nor of the option's kind."""
+    """Raise UsageError if the option cannot have this value. None is always allowed."""
     kinds: dict[str, tuple[bool, str]] = dict.fromkeys(
         ("backends", "dtypes"), (isinstance(value, str), 'a text such as "numpy,cupy" or "float32,float64"')
     )
@@ -181,9 +182,12 @@ def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Option
 
 
 def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[Options]) -> UserFunction:
-    """Declare two programs that compute the same result, `cpu(x, ...)` and `gpu(x, ...)`, from arrays or any
-    other objects. Without `to_gpu` and `to_cpu` the library of the GPU moves the arrays, and without `wait`
-    gpubench waits for the whole device. Options and errors are those of `gpubench.function`."""
+    """Declare two programs, `cpu(x, ...)` and `gpu(x, ...)`, that compute the same result from arrays or any
+    other objects.
+
+    Without `to_gpu` and `to_cpu` the GPU's array library moves the arrays. Without `wait` gpubench waits for the
+    whole device. Options and errors are those of `gpubench.function`.
+    """
     return UserFunction(cpu, gpu, **options)
 
 
@@ -192,8 +196,8 @@ def stays(value: Any) -> Stays:
     return Stays(value)
 
 
-# The libraries of GPU programs, each with the backend that measures it. None: any backend does, because each waits
-# for the whole device.
+# The libraries of GPU programs, each with the backend that measures it. None: any backend can, because each backend
+# waits for the whole device.
 GPU_LIBRARIES = {
     "cupy": "cupy", "cupyx": "cupy", "torch": "torch", "torchvision": "torch", "triton": "torch", "jax": None,
     "numba": None, "cudf": None, "cuml": None, "tensorflow": None, "pycuda": None, "cuda": None,
@@ -201,10 +205,9 @@ GPU_LIBRARIES = {
 
 
 def libraries(program: Callable[..., Any]) -> Iterator[str]:
-    """Yield the names of the packages that a program uses, the nearest first: of its class, then those that it
-    imports or names. Then the functions that it names are searched in the same way. A name may occur several
-    times."""
-    reached: list[Any] = [program]  # it grows while it is read
+    """Yield the names of the packages that a program uses: those of its class, then those that its code imports
+    or names, then in the same way those of the functions that it names. A name may occur several times."""
+    reached: list[Any] = [program]  # grows during the loop
     for value in reached:
         while isinstance(value, functools.partial):
             value = value.func

@@ -64,13 +64,13 @@ class Description(msgspec.Struct, frozen=True):
     results: list[Shown]  # results
     peak: Points  # bytes that a call used in addition to its inputs and results, by n
     seconds: Points  # seconds of a call of the CPU program, by n
-    low: int  # smallest size at which the function works
-    high: int  # largest size of a search
+    low: int  # smallest tried size at which the function works
+    high: int  # largest size that a search may measure
     dtypes: list[Dtype]  # dtypes to measure
     inputs_s: Points = []  # seconds of making the inputs, by n
     pair: bool = False  # whether the function has two programs
     backends: list[str] | None = None  # backends to measure; None means all
-    one_of: list[str] = []  # backends of which the first that drives a GPU here measures the GPU program
+    one_of: list[str] = []  # backends for the GPU program; the first that drives a GPU here measures it
     flops: Points | None = None  # operations of a call, by n; None if the user gave no `flops`
     # the operations per element; None if the function is not a formula that can be compiled
     operations: int | None = None
@@ -86,7 +86,7 @@ class Description(msgspec.Struct, frozen=True):
 
 def extrapolate(points: Points, n: int) -> float:
     """Return the value at size n, extrapolated from the points (size, value). Three or more points on a line
-    continue it, down to 0; others continue as a power of n. Without points it is 0."""
+    continue the line, but not below 0. Other points continue as a power of n. Without points the value is 0."""
     values = dict(points)
     if n in values:
         return values[n]
@@ -98,20 +98,21 @@ def extrapolate(points: Points, n: int) -> float:
         whole = 2 if low == first * first else 1 if low and low % first == 0 else 0
         return low * float(n / first) ** whole
     slope = (high - low) / (last - first)
-    # Extents are whole numbers, so that half of them is on no line; of seconds, which are small, 1 % is off it.
+    # How far a point may lie off the line: half an element, because extents are rounded, or 1 % of small values
+    # such as seconds.
     close = min(0.5, 0.01 * high)
     if len(points) > 2 and all(abs(low + slope * (m - first) - value) <= close for m, value in points):
         return max(0.0, low + slope * (n - first))
     before, smaller = points[-2]
     # The last two points define the exponent, a multiple of 0.5.
     power = math.log(max(high, 1e-9) / max(smaller, 1e-9)) / math.log(last / before)
-    # Seconds that an interruption made long grow by no more than those of a matrix product.
+    # It is at most that of a matrix product, because an interruption may have made the last call long.
     return float(high * (n / last) ** (round(2 * min(max(power, 0.0), MOST_POWER)) / 2))
 
 
 def shape_text(shown: Shown) -> str:
-    """Return the shape of an input as a text in n, for example `(n, 64)`. An extent that is neither n, n^2 nor
-    a constant is shown at the smallest size."""
+    """Return the shape of an input as a text in n, for example `(n, 64)`. An extent that is not n, n^2 or a
+    constant is shown at the smallest size: `(96 at n = 64)`."""
     return f"({', '.join(map(_extent_text, shown.extents))})"
 
 
@@ -159,8 +160,7 @@ def operand(shown: Shown) -> Operand:
 
 
 def make_op(description: Description, code: Code) -> Op:
-    """Return the op for the description of a function. `code` is the user's code, or a placeholder in the
-    parent."""
+    """Return the op for the description of a function. In the parent, `code` is a placeholder."""
     ladder = Ladder(description.low, description.high)
 
     seconds, inputs_s = map(_by_params, (description.seconds, description.inputs_s))
@@ -206,7 +206,7 @@ def _by_params(points: Points) -> Callable[[Params], float]:
 
 
 def worker_alone(*_: object) -> Array:
-    """Stand in for the user's code, in processes that never run it. Raises NotImplementedError."""
+    """Raise NotImplementedError. This is the placeholder for the user's code in the parent, which never runs it."""
     raise NotImplementedError("a user's function runs in a worker alone")
 
 
@@ -248,8 +248,8 @@ def read_manifest() -> Manifest:
 
 
 def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:
-    """Add `source` and its functions to the manifest file, which is made on the first call. Child processes
-    that start after this call read them."""
+    """Add `source` and its functions to the manifest file, for child processes that start later. The first call
+    makes the file."""
     global _path
     _known.sources = [*(entry for entry in _known.sources if entry.name != source.name), source]
     ids = {function.id for function in functions}

@@ -39,7 +39,7 @@ from gpubench.kernels.templates.formula import Formula, Untraceable, trace
 
 
 class Unreadable(Exception):
-    """Error: an object cannot be compared. The text is the reason, in one sentence."""
+    """The error for an object that cannot be compared. Its text is the reason, in one sentence."""
 
 
 def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
@@ -55,14 +55,14 @@ def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
 
 
 def _has_items(value: Any) -> bool:
-    """Return whether an object is a tuple, or a list that is no list of numbers."""
+    """Tell whether an object is a tuple, or a list with an item that is no number."""
     return isinstance(value, tuple) or (isinstance(value, list) and not all(map(_is_number, value)))
 
 
 def change_input(function: UserFunction, change: Callable[[Any], Any], value: Any) -> Any:
-    """Return `change(value)` for an input of a pair. For an input of a function of arrays, return a copy in
-    which `change` replaces each object inside its dicts, lists, tuples and dataclasses. A mark `stays` is
-    dropped."""
+    """Return an input after a change, without its mark `stays`. An input of a pair is changed as a whole. In an
+    input of a function of arrays, each object inside dicts, lists, tuples and dataclasses is changed, in a
+    copy."""
 
     def replace(value: Any) -> Any:
         if type(value) is dict:
@@ -81,7 +81,7 @@ def change_input(function: UserFunction, change: Callable[[Any], Any], value: An
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether an object is a number of Python or an array without axes, as NumPy's numbers are."""
+    """Tell whether an object is a number of Python, or an array of numbers without axes, as NumPy's scalars."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")  # PyTorch's dtypes have no kind
     return isinstance(value, int | float) or (getattr(value, "shape", None) == () and kind in "biufc")
 
@@ -129,7 +129,7 @@ def on_host(value: Any) -> Array:
 
 
 def size(value: Any) -> int:
-    """Return the bytes of an object: those that the object or its contents report, otherwise Python's own size."""
+    """Return the bytes of an object, as the object or its contents report them, or else as Python counts them."""
     value = columns(value) if dataclasses.is_dataclass(value) else value
     if isinstance(value, dict | list | tuple):
         return sum(map(size, value.values() if isinstance(value, dict) else value))
@@ -144,7 +144,7 @@ def size(value: Any) -> int:
 
 
 def is_floating(value: Any) -> bool:
-    """Return whether the object is a NumPy array of floating-point or complex numbers."""
+    """Tell whether the object is a NumPy array of floating-point or complex numbers."""
     import numpy as np
 
     return isinstance(value, np.ndarray) and value.dtype.kind in "fc"
@@ -159,8 +159,8 @@ def widen(value: Any) -> Any:
 
 
 def nudge(value: Any, roundoff: float) -> Any:
-    """Return a copy of an array of floating-point numbers, each multiplied by 1 + `roundoff` or 1 - `roundoff`;
-    equal numbers move alike. Whole numbers stay, because they may be labels. Any other object is returned
+    """Return a copy of an array of floating-point numbers, each multiplied by 1 + `roundoff` or 1 - `roundoff`.
+    Equal numbers get the same factor. Whole numbers stay, because they may be labels. Return any other object
     unchanged."""
     import numpy as np
 
@@ -175,8 +175,8 @@ def nudge(value: Any, roundoff: float) -> Any:
 
 
 def differences(a: Array, b: Array) -> Array:
-    """Return for each element whether two arrays of the same shape differ there. A missing value (NaN, NaT, NA)
-    equals itself."""
+    """Return an array of bools: whether two arrays of the same shape differ at each element. A missing value
+    (NaN, NaT, NA) equals itself."""
     import numpy as np
 
     def differ(x: Any, y: Any) -> bool:
@@ -192,8 +192,7 @@ def differences(a: Array, b: Array) -> Array:
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Tell whether two objects contain the same values. True also if an object cannot be read, because then
-    nothing is known against it."""
+    """Tell whether two objects contain the same values. Objects that cannot be read count as equal."""
 
     def same(a: Array, b: Array) -> bool:
         return a.shape == b.shape and not differences(a, b).any()
@@ -206,7 +205,7 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def _equal_sparse(first: Any, second: Any) -> bool:
-    """Tell whether both are sparse matrices with nearly the same elements, in any order."""
+    """Tell whether both are sparse matrices with nearly the same elements. The order of storage is ignored."""
     import numpy as np
 
     if not all(hasattr(x, "indptr") for x in (first, second)):
@@ -219,7 +218,7 @@ def _equal_sparse(first: Any, second: Any) -> bool:
 
 
 def _arrays(value: Any) -> list[Array]:
-    """Return the arrays in an object, of a sparse matrix those of its stored elements."""
+    """Return the arrays in an object. A sparse matrix gives the arrays of its stored elements."""
     rows = [x.tocsr() if hasattr(x, "tocsr") else x for _, x in leaves(value)]
     parts = [(x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,) for x in rows]
     return [on_host(array) for part in parts for array in part]
@@ -238,7 +237,7 @@ class Loaded(NamedTuple):
 
 @cache
 def load_source(source: CodeSource) -> Loaded:
-    """Import the user's code into this process. Raises PluginError if that fails. Its text names the last line
+    """Import the user's code into this process. Raises PluginError if that fails. The error names the last line
     of the user's file that ran."""
     declare.MEASURES = False
     before = len(DECLARED)
@@ -265,7 +264,7 @@ def load_source(source: CodeSource) -> Loaded:
 
 
 def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
-    """Return the user's module, or the function of a pickle, and the digest of the file ("" for a pickle)."""
+    """Return the user's module and the digest of its file, or the function of a pickle and an empty text."""
     for folder in source.path:
         if folder not in sys.path:
             sys.path.append(folder)
@@ -286,7 +285,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
     text = path.read_bytes()
     name = path.stem if path.stem not in sys.modules else f"_gpubench_{path.stem}"
     if parents and re.search(rb"^\s*from\s*\.", text, re.M):
-        name = f"{parents}{path.stem}"  # a child of a user's pool finds the module by no other name
+        name = f"{parents}{path.stem}"  # a process of the user's pool finds the module only by this name
         importlib.import_module(parents[:-1])
         if name in sys.modules:  # the package imports it
             return sys.modules[name], short_digest(text)
@@ -295,7 +294,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         raise ImportError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Bytecode beside the file may be that of another text of the same second and length.
+    # The file's cached bytecode is not used: it may come from another text of the same second and length.
     exec(compile(text, source.place, "exec", dont_inherit=True), vars(module))
     return module, short_digest(text)
 
@@ -310,15 +309,15 @@ def _place(error: BaseException, source: CodeSource) -> str:
 
 
 def where(error: BaseException, function: UserFunction) -> str:
-    """Return the text of an error, at most 240 characters, and the last line that it reached in the file of the
-    function: `NameError: ... (options.py, line 7)`."""
+    """Return the text of an error, at most 240 characters, and the last line that ran in the function's file:
+    `NameError: ... (options.py, line 7)`."""
     try:
         file = inspect.getsourcefile(function.cpu) or ""
     except TypeError:
         file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     place = "" if file.startswith("<") else f"{os.path.basename(file)}, "  # cloudpickle drops it
-    # numba begins its text, which fills pages, with its own step
+    # An error of numba fills pages and begins with a step of its compiler.
     text = textwrap.shorten(re.sub(r"Failed in \w+ mode pipeline \(.*?\) ", "", error_text(error)), 240)
     return text + (f" ({place}line {own[-1].lineno})" if own else "")
 
@@ -327,9 +326,12 @@ def where(error: BaseException, function: UserFunction) -> str:
 
 
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
-    """Return the inputs at size n: those that the user's function returns, otherwise a random vector for each
-    of `arguments`. The same seed gives the same inputs; floating-point arrays get the dtype. Raises PluginError
-    for inputs that are no list, and what the user's function raises."""
+    """Return the inputs at size n. The user's function for inputs makes them; without such a function each of
+    `arguments` is a random vector. The same seed gives the same inputs. Floating-point arrays get the dtype.
+
+    Raises PluginError if the user's function returns no list, and whatever it raises. For a single argument, the
+    input itself is enough.
+    """
     import numpy as np
 
     rng = np.random.default_rng([seed, n])
@@ -345,7 +347,7 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         made = [made]
 
     def cast(x: Any) -> Any:
-        # Each library's session makes arrays of its own of NumPy's.
+        # The session of each library makes its arrays from those of NumPy.
         return _cast(on_host(x) if function.gpu is None and is_tensor(x) else x, dtype)
 
     inputs = [change_input(function, cast, x) for x in made]
@@ -401,7 +403,7 @@ class _SeedsTorch(importlib.abc.MetaPathFinder):
 
 
 def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
-    """Call the user's function for inputs with those of `arguments` that it takes, by name or in order."""
+    """Call the user's function for inputs, with as many of `arguments` as it takes, by name or in order."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # a function written in C may have no signature
@@ -422,7 +424,7 @@ def _cast(value: Any, dtype: str) -> Any:
     """Return an array of floating-point numbers in the dtype, and any other object unchanged."""
     if not is_floating(value):
         return value
-    # Contiguous in its own order of axes, and of its own class.
+    # The copy is contiguous, and keeps Fortran's order of axes and a subclass, such as a masked array.
     return value.astype(dtype if value.dtype.kind == "f" else COMPLEX[dtype], order="A")
 
 
@@ -436,8 +438,8 @@ def plain(value: Any) -> Any:
 
 @lru_cache
 def namespace(library: Any) -> Any:
-    """Return `library` with the function names of the array API standard. For CuPy and PyTorch that is another
-    module. NumPy itself has these names since 2.0."""
+    """Return the module that has the functions of an array library by the names of the array API standard. NumPy
+    itself has these names since 2.0; CuPy and PyTorch need another module."""
     name = library.__name__
     if name in ("cupy", "torch"):
         return importlib.import_module(f"array_api_compat.{name}")
@@ -451,11 +453,8 @@ _STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "DELETE_GLOBAL", "DELET
 
 
 class Effects:
-    """A profile function that notes the first side effect of the user's code as text in `first`, which is empty
-    until then.
-
-    A kernel that is compiled from a trace would lose the side effects.
-    """
+    """A profile function that notes the first side effect of the user's code as text in `first`, or leaves it
+    empty. A kernel that is compiled from a trace would lose side effects."""
 
     def __init__(self) -> None:
         self.first = ""
@@ -477,8 +476,8 @@ class Effects:
 
 
 def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
-    """Return the traced formula of a function. Raises Untraceable if it has side effects or cannot be
-    traced."""
+    """Return the traced formula of a function. Raises Untraceable if the function cannot be traced or has side
+    effects."""
     effects, before = Effects(), sys.getprofile()
     sys.setprofile(effects)
     try:
@@ -491,8 +490,8 @@ def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
 
 
 def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[Any], n: int) -> Formula:
-    """Return the traced formula of an elementwise function. `inputs` are its inputs at size `n`. Raises
-    Untraceable if the function or its inputs do not allow one."""
+    """Return the traced formula of an elementwise function, which takes `inputs` at size `n`. Raises Untraceable
+    if the function or its inputs do not allow a formula."""
     if function.gpu is not None:
         raise Untraceable("has two programs")
     if function.same is not None:
@@ -532,8 +531,7 @@ def load(name: str) -> Op:
 
 
 def bound_op(function: UserFunction, description: Description) -> Op:
-    """Return the op for a description, with the user's code. The op is compiled if the description has the
-    operations of a formula."""
+    """Return the op for a description, with the user's code. The op is compiled if the function is a formula."""
     names = [shown.name for shown in description.inputs]
 
     def expr(xp: Any, *inputs: Array) -> Any:
@@ -558,8 +556,8 @@ def bound_op(function: UserFunction, description: Description) -> Op:
 
 
 def _tolerance(function: UserFunction, traced: Formula) -> Tolerance:
-    """Return the tolerance of a compiled function: the user's own, or a bound on the rounding errors of the
-    formula."""
+    """Return the tolerance of a compiled function: the user's, or else a bound on the formula's rounding
+    errors."""
     allowed = function.tolerance
     if allowed is None:
         return traced.tolerance()

@@ -1,5 +1,5 @@
-"""Child side: a session that runs a user's function on any objects, the expected result, and the allowed error
-of others."""
+"""Child side: a session that runs a user's function on any objects. Also the function's expected result, and
+the allowed errors of its other results."""
 
 from __future__ import annotations
 
@@ -39,19 +39,10 @@ _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 
 
 class ObjectBuffer:
-    """A stand-in for a buffer. Its value is an object on the device, or a result on the host."""
+    """A buffer for any object. As the result of a call it lets timers treat a value of any type as one result."""
 
-    value: Any = None
-    host: Any = None  # input on the host from which the value was made
-
-
-class CallResult:
-    """The value that a call returned, of any type. Timers treat it as one result."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any = None  # the object on the device, or a result
+    host: Any = None  # the input on the host from which the value was made
 
 
 class CallSession(WrappedSession, LaunchClock, CoreClock):
@@ -63,8 +54,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._to_device = _mover(inner, function)
         self._wait = _device_wait(inner)
         self._idle: list[ObjectBuffer] = []
-        # The launches by case and input holders. Without the cache, the time to build a launch would be part of
-        # each call.
+        # The launches by case and input buffers. Without this cache, each call would also build its launch.
         self._launches: dict[tuple[int, ...], tuple[Case, Launch]] = {}
 
     @property
@@ -73,14 +63,12 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return self._inner.lacks
 
     def core_hz(self) -> float | None:
-        """Return the clock of the device's cores in hertz, or None if the session of the device does not tell it."""
+        """Return the clock of the device's cores in hertz, or None if the device's session cannot tell it."""
         return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why this session cannot run the case, or None if it can.
-
-        It runs only the library implementation, on a device whose arrays the function takes.
-        """
+        """Return why this session cannot run the case, or None if it can. It runs only the library implementation,
+        and only on a device whose arrays the function takes."""
         device, function = self._inner.device, self.function
         if case.implementation != "library" or case.variant is not None:
             return Unsupported(
@@ -109,8 +97,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._idle.append(buffer)
 
     def upload(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input to the device. Raises a BackendError if that fails, and Unsupported on CuPy for a pair
-        whose GPU program takes tensors, because PyTorch's session measures that."""
+        """Move an input to the device. Raises a BackendError if that fails. On CuPy, raises Unsupported if the
+        input of a pair becomes a tensor, because the backend torch measures such a pair."""
         assert self._to_device is not None
         with Translated(self.function):
             buffer.value, buffer.host = change_input(self.function, self._to_device, host), plain(host)
@@ -120,9 +108,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             )
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input into the array that the buffer holds. The held object is replaced instead if it is no
-        array of this shape, cannot be written to, or shares its memory with the input."""
-        # An input of which `to_gpu` returned a view is needed again.
+        """Write an input into the array that the buffer holds. Replace the held object instead if it is no array
+        of this shape, is read-only, or shares its memory with the input on the host."""
+        # If `to_gpu` returned a view, writing to it would change the earlier input, which is needed again.
         before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)
         is_array = any(
@@ -152,7 +140,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def _fetch(self, result: Any) -> Any:
         if self.function.to_cpu is not None and self._inner.device.kind != "cpu":
             return self.function.to_cpu(result)
-        if isinstance(result, int | float):  # of long lists each one counts
+        if isinstance(result, int | float):  # first, because a long list has many of them
             return result
         result = columns(result)
         if isinstance(result, tuple | list):
@@ -168,8 +156,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._wait()
 
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
-        """Return a launch that calls the function with the objects that `inputs` hold at the time of each call.
-        The same case and inputs give the same launch, which is built once."""
+        """Return a launch. Each of its calls passes the objects that `inputs` hold then to the function. The same
+        case and buffers give the same launch."""
         key = (id(case), *map(id, inputs))
         owner, launch = self._launches.get(key, (None, None))
         if launch is None or owner is not case:
@@ -184,12 +172,12 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         if tensors and not on_cpu:
             program = program_on(function, self._inner.device.id.partition(":")[2])
         translated = Translated(function)
-        last = CallResult(None)
+        last = ObjectBuffer()
 
         def expr(xp: Any, *_: Any) -> Any:
             nonlocal last
             last.value = None  # free the memory of the last result for the next call
-            last = CallResult(None)
+            last = ObjectBuffer()
             arguments = [holder.value for holder in inputs]
             with translated:
                 result = program(*arguments) if function.gpu is not None else program(namespace(xp), *arguments)
@@ -214,33 +202,31 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of `repeat` calls, with flushed caches before the first if `cold` is true.
-        Return None for a pair, which may use streams that the events do not measure, and for a device without a
-        clock."""
+        """Return the device seconds of `repeat` calls, after flushing caches if `cold` is true. Return None for a
+        device without a clock, and for a pair, which may use streams that the clock does not see."""
         if self.function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
 
 
 def _shares_memory(value: Any, host: Any) -> bool:
-    """Return whether an object is `host` or a view of it."""
+    """Tell whether an object is `host` or a view of it."""
     import numpy as np
 
     try:
         return bool(np.may_share_memory(np.asarray(value), np.asarray(host)))
-    # An array that only the GPU can read is not.
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError):  # only the GPU can read it
         return False
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
-    """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy. It is the
-    first of: the program's package, the packages that it uses, those of `inputs`. Without any, it is the
-    function's name."""
+    """Return the name of the library that the CPU program of a pair uses. The program's own package, the packages
+    that it uses and those of `inputs` are searched in this order. Return None if only NumPy is found, and the
+    function's name if nothing is."""
     program = function.cpu.func if isinstance(function.cpu, functools.partial) else function.cpu
     module = getattr(program, "__module__", None) or ""
     file, package = getattr(sys.modules.get(module), "__file__", None) or "", module.partition(".")[0]
-    # Python's own library, NumPy and the user's package do not count.
+    # These are no libraries: Python's own modules, NumPy and the user's package.
     own = {"", "numpy", "gpubench", *sys.stdlib_module_names, package * ("-packages" not in file)}
 
     def find() -> Iterator[str]:
@@ -253,16 +239,15 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
 
 
 def session_of(session: Session, op: Op) -> Session:
-    """Return the session that runs an op: a CallSession for a user's function on objects, or else the session
-    itself. A composed device has a session of its own for the op."""
+    """Return the session that runs an op: a CallSession for a user's function of any objects, the op's own session
+    on a composed device, or else `session`."""
     if op.calls is not None:
         return CallSession(session, op.calls)
     return session.for_op(op) if session.device.composed and isinstance(session, Splits) else session
 
 
 class Translated(contextlib.AbstractContextManager[None]):
-    """A context manager that turns an exception of the user's code into a BackendError with the reason for a
-    skip."""
+    """A context manager that turns an exception of the user's code into a BackendError."""
 
     def __init__(self, function: UserFunction) -> None:
         self.function = function
@@ -316,15 +301,15 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
 
 @functools.cache
 def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
-    """Return the program of a function for a GPU, whose new tensors are on the PyTorch device `place`. Its
-    first call runs the program twice."""
+    """Return a function's program for a GPU, which creates its tensors on the PyTorch device `place`. The first
+    call runs the program twice."""
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
 
     device, program = torch.device(place), function.gpu or function.cpu
-    # PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without
-    # it. A trial with copies of the arguments tells; a trial that fails counts as if it did.
-    creates: bool | None = None  # whether a call created a tensor; None until the first call
+    # A default device makes each call of PyTorch slower, so a program that creates no tensor runs without one. A
+    # trial with copies of the arguments shows whether it does; a trial that fails counts as yes.
+    creates: bool | None = None  # whether the program creates tensors; None until the first call
 
     class Noted(DeviceContext):  # type: ignore[misc, no-untyped-call, unused-ignore]
         created = False
@@ -334,8 +319,8 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
             return super().__torch_function__(func, types, args, kwargs)
 
     def creates_tensors(arguments: Sequence[Any]) -> bool:
-        noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # to import it takes seconds
-        # What `torch.compile` compiled in the trial, it would have to compile again.
+        noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # importing it takes seconds
+        # The trial does not compile anything, because it would be compiled again for the call.
         with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext(), noted:
             program(
                 *(x.detach().clone().requires_grad_(x.requires_grad) if is_tensor(x) else x for x in arguments)
@@ -370,7 +355,7 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
     """Return the expected result of the function for `inputs`, and the allowed relative errors. NumPy computes
     the result in float64, except for a pair and with `same`. Raises a BackendError if the function fails, and
-    Unsupported if NumPy's own error is too large in the dtype."""
+    Unsupported if NumPy's error in the dtype is too large."""
     own, tolerance = _on_cpu(function, inputs, deepcopy), function.tolerance
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
@@ -396,9 +381,9 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
 def allow_condition(
     function: UserFunction, inputs: Sequence[Any], dtype: str, want: Any, allowed: Allowed
 ) -> Allowed:
-    """Return `allowed`, or more for an ill-conditioned function: 256 times the result's change when each input
-    moves by one rounding, at most 1 %. It may call the user's function once more. `want` is the expected
-    result."""
+    """Return the allowed errors, which are larger than `allowed` if the function is ill-conditioned: up to 256
+    times the change of the result `want` when each input moves by one rounding, at most 1 %. This may call the
+    function once more."""
     if function.tolerance is not None or not any(is_floating(plain(x)) for x in inputs):
         return allowed
     change = widen if function.gpu is None else deepcopy
@@ -413,7 +398,7 @@ def allow_condition(
 
 
 def _on_cpu(function: UserFunction, inputs: Sequence[Any], change: Callable[[Any], Any]) -> Any:
-    """Return the result of the CPU program, or of NumPy, for `inputs` after `change` was applied to them."""
+    """Return the result of the function on the CPU for `inputs` after `change`."""
     import numpy as np
 
     changed = [change_input(function, change, x) for x in inputs]
@@ -431,7 +416,7 @@ ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
 class Discrepancy(NamedTuple):
-    """The largest error of a result, or of one array of it, and where it is."""
+    """The largest error of a result or of one of its arrays, and the place of that error."""
 
     error: float  # largest relative error; infinite if the results cannot be compared
     limit: float  # allowed error
@@ -457,13 +442,13 @@ UNLIMITED = Allowed(math.inf, math.inf)
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Return the allowed errors of results in `dtype`; `want` is the float64 result, and `got` is NumPy's own
-    in this dtype. A floating-point element may be off by 256 roundings, at most 1 %, or by more if `got` is.
-    Integers must be equal, unless `got` has other ones."""
+    """Return the allowed errors of results in `dtype`, from the float64 result `want` and NumPy's own result
+    `got` in this dtype. A floating-point element may be off by 256 roundings, at most 1 %. Integers must be
+    equal. Errors of `got` itself raise these limits."""
     limit, integers = min(ROUNDINGS * UNIT_ROUNDOFF[dtype], MOST_ERROR), 0.0
     for leaf in _discrepancies(got, want, UNLIMITED):
         own = min(TIMES_NUMPY * leaf.error, max(MOST_ERROR, 2 * leaf.error))
-        # Such as the count of a number on the edge of two bins.
+        # Integers may differ, such as a count if a number lies on the edge of two bins.
         if math.isfinite(own) and leaf.integers:
             integers = max(integers, own)
         elif math.isfinite(own):
@@ -472,9 +457,11 @@ def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
 
 
 def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
-    """Compare every element and return the largest discrepancy; a fault in words counts as the largest. A
-    floating-point error is |got - want| / (|want| + the root mean square of want's finite elements). Integers
-    have one error: the sum of |got - want| / the sum of |want| (at least 1)."""
+    """Compare every element and return the largest discrepancy; a fault in words counts as the largest.
+
+    The error of a floating-point element is |got - want| / (|want| + the root mean square of want's finite
+    elements). The integers of an array have one error: the sum of |got - want| / the sum of |want| (at least 1).
+    """
     all_leaves = _discrepancies(got, want, allowed)
     wrong = [leaf for leaf in all_leaves if leaf.words]
     return max(wrong or all_leaves, key=lambda leaf: leaf.error)
@@ -498,8 +485,9 @@ def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discr
     if got.shape != want.shape:
         words = f"{name} has the shape {got.shape}, not {want.shape}"
         return Discrepancy(math.inf, limit, [], words)
-    if want.dtype.kind not in "fc" and got.dtype.kind not in "fc":
-        return _compare_integers(name, got, want, allowed.integers)
+    kinds = {got.dtype.kind, want.dtype.kind}
+    if kinds.isdisjoint("fc") or not kinds <= {*"biufc"}:
+        return _compare_exactly(name, got, want, allowed.integers)
     values, expected = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, want))
     same = (values == expected) | (np.isnan(values) & np.isnan(expected))  # a scaled complex infinity is NaN
     finite = np.isfinite(expected)
@@ -516,7 +504,8 @@ def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discr
     return Discrepancy(float(error[place]), limit, [int(i) for i in place])
 
 
-def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
+def _compare_exactly(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
+    """Compare integers, texts, dates, or arrays of different kinds."""
     import numpy as np
 
     wrong = differences(got, want)
@@ -524,7 +513,7 @@ def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discr
         return Discrepancy(0.0, limit, [], integers=True)
     place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
     words = f"{name}{list(place) or ''} is {got[place]}, not {want[place]}"
-    if not {got.dtype.kind, want.dtype.kind} <= {*"biu"}:  # texts and dates
+    if not {got.dtype.kind, want.dtype.kind} <= {*"biu"}:
         return Discrepancy(math.inf, limit, list(place), words)
     total = float(np.abs(want.astype(np.float64)).sum())
     error = float(np.abs(got.astype(np.float64) - want).sum()) / max(total, 1.0)

@@ -76,9 +76,9 @@ def source_of(where: str) -> CodeSource:
 
 
 def declare(places: Sequence[CodePlace], **trial: Any) -> list[str]:
-    """Make ops from the functions at these places, and return the ids of the ops. `trial` has the fields of
-    TrialRequest on how functions are tried. Raises UsageError for a file that cannot be used, for a function
-    that it lacks, and if no function can be measured."""
+    """Make ops from the functions at these places, and return the ids of the ops. `trial` has fields of
+    TrialRequest, such as `sizes`. Raises UsageError for a file that cannot be used, for a name that the file
+    does not declare, and if no function can be measured."""
     by_source: dict[CodeSource, list[str]] = {}
     for place in places:
         source = source_of(place.where)
@@ -99,8 +99,8 @@ def declare(places: Sequence[CodePlace], **trial: Any) -> list[str]:
 def add(requests: Sequence[TrialRequest]) -> list[str]:
     """Make ops from the functions that child processes describe, and return the ids of the ops.
 
-    Raises UsageError if a source cannot be imported, declares no function or lacks a requested one, or if no
-    function can be measured.
+    Raises UsageError if a source cannot be imported, if it declares no function or not the requested one, or if
+    no function can be measured.
     """
     reports = _try_out(requests)
     ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
@@ -112,7 +112,8 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
-    """Add the functions of a report to the ops and the manifest, and return the ids of their ops."""
+    """Add the functions of a report to the ops and the manifest, and return the ids of their ops. Raises
+    UsageError, as `add` describes."""
     source = request.source
     shown = source.place if source.kind != "pickle" else source.name
     if report.broken:
@@ -156,7 +157,7 @@ def notes(names: Iterable[str]) -> list[RunWarning]:
 
 
 def _notes(report: TrialReport) -> list[RunWarning]:
-    """Return the warnings of a run: functions left out, functions not compiled, and the shapes of inputs."""
+    """Return the warnings about a source: functions left out, functions not compiled, shapes of inputs."""
     plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
     sizes = [
         f"{f.name} takes "
@@ -179,8 +180,8 @@ def _notes(report: TrialReport) -> list[RunWarning]:
 def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
     """Let child processes try the functions, and return their reports by the name of the source."""
     reports = {request.source.name: TrialReport() for request in requests}
-    # A function whose first call ends or delays its child is left out, and new children try the rest. A failure
-    # at a larger size does not count here, because the run finds it.
+    # If the first call of a function ends its child or takes too long, the function is left out, and new children
+    # try the rest. A failure at a larger size does not count here, because the run finds it.
     while waiting := [request for request in requests if reports[request.source.name].trying is not None]:
         count = min(len(waiting), os.cpu_count() or 1, MOST_CHILDREN)
         groups = [waiting[place::count] for place in range(count)]
@@ -197,11 +198,12 @@ def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
 
 
 def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
-    """Add the report of one child process, which ended as `ended` says, to that of the whole source."""
+    """Add a child's report to the report of its whole source. `ended` says how the child ended."""
     whole.functions += report.functions
     if report.partial is not None:
         whole.functions.append(report.partial)
-    elif report.trying and (ended.status is not None or not report.functions):  # else others took the time
+    # A timeout after other functions is not this function's fault: it is tried again.
+    elif report.trying and (ended.status is not None or not report.functions):
         report.wrong[report.trying] = f"its first call {_end(ended)}"
     whole.wrong |= report.wrong
     whole.known, whole.broken = report.known, report.broken

@@ -1,8 +1,8 @@
 """The child process that describes a user's functions: `python -m gpubench.functions.trial REQUESTS`.
 
 The child sends its reports before and after each function, so that the parent knows which function hangs or
-crashes. It calls a function at the requested sizes or, without requested sizes, at the smallest sizes of a
-search.
+crashes. It calls a function at up to three of the requested sizes. Without requested sizes it calls the function
+at the smallest sizes of a search.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from gpubench.functions.loading import (
     Unreadable,
     equal,
     formula,
+    is_floating,
     leaves,
     load_source,
     make_inputs,
@@ -47,18 +48,19 @@ from gpubench.functions.loading import (
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES, SHORT_DTYPES
 
-# The sizes that are tried: the first size that works, and up to two larger sizes while a call is shorter than
-# SHORT_S and uses less than SMALL_BYTES. A search tries up to MOST_SIZES sizes, each FACTOR times the last, until a
-# call takes more than TELLING_S, which shows how the time grows. Each size takes the fastest of CALLS calls.
+# The sizes that are tried: the first size that works, then larger sizes while a call is shorter than SHORT_S and
+# uses less than SMALL_BYTES. Requested sizes add up to two. A search tries up to MOST_SIZES sizes, each FACTOR times
+# the last; after three, it ends when a call takes more than TELLING_S, which shows how the time grows. The fastest
+# call counts, of the first one and CALLS repetitions.
 LOWEST = (64, 128, 256, 512, 1024)
 FACTOR, SHORT_S, SMALL_BYTES, TELLING_S, MOST_SIZES, CALLS = 4, 0.1, 16 * 2**20, 2e-3, 8, 4
-# The largest seconds of an import or of the trial of a function at one size, and the seconds after which a search tries
-# no larger size.
+# The most seconds for an import, or for the trial of a function at one size. The seconds after which a search tries no
+# larger size.
 TRIAL_S, MOST_S = 60.0, 0.25
-# The limits SHORT_S and SMALL_BYTES of the first call are this many times larger, because one size alone shows
-# no growth.
+# After the first size, the limits SHORT_S and SMALL_BYTES are this many times larger, because a single size shows no
+# growth.
 SECOND = 8
-# The largest size of a search, and the most estimated seconds of its calls.
+# The largest size of a search, and the most seconds that one of its calls may be estimated to take.
 HIGHEST, LONGEST_S = 2**24, 0.5
 
 
@@ -70,14 +72,14 @@ class TrialRequest(msgspec.Struct):
     skip: list[str] = []  # names of functions that an earlier child process has tried
     sizes: list[int] = []  # sizes that the user requested; empty for a search
     dtypes: list[str] = []  # dtypes that the user named, in order
-    # The seconds for each size after the first, which also limit repeated calls. None: TRIAL_S for each size,
-    # and no limit of calls.
+    # The most seconds for each size after the first. Calls at the first size are repeated only as far as they fit in.
+    # None: TRIAL_S for each size, and every call is repeated.
     limit_s: float | None = None
     usable_bytes: int | None = None  # free memory that the machine leaves to gpubench; None: unknown
 
     def pick_dtype(self, declared: Sequence[Any]) -> Any:
-        """Return the first dtype of the request that is among `declared`, else float32 if that is, else the
-        first of `declared`."""
+        """Return a dtype of `declared`: the first of the request that is there, else float32 if it is there, else
+        the first."""
         return next((dtype for dtype in (*self.dtypes, "float32") if dtype in declared), declared[0])
 
     @property
@@ -87,7 +89,7 @@ class TrialRequest(msgspec.Struct):
 
 
 class TrialReport(msgspec.Struct):
-    """Reply: the results of a trial so far."""
+    """Reply: the results of the trials of a source so far."""
 
     functions: list[Description] = []  # descriptions of the functions that were tried
     # the current function, as described so far; None if no size has been tried yet
@@ -185,7 +187,7 @@ def _backends(function: UserFunction) -> list[str] | None:
 
 
 def one_of(function: UserFunction) -> list[str]:
-    """Return the backends that could measure the GPU program, the one of its library first, or none if the
+    """Return the backends that could measure the GPU program, that of its library first. The list is empty if the
     library is unknown."""
     library = gpu_library(function.gpu) if function.gpu is not None else ""
     first = GPU_LIBRARIES.get(library)
@@ -209,7 +211,7 @@ def _flops(count: Callable[[int], float], n: int) -> float:
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
-    """Yield the trial of the function at each of a few sizes, ascending."""
+    """Yield the trials of the function at a few sizes, ascending. Raises PluginError if it works at none."""
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
@@ -235,10 +237,10 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 
 
 def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool = False) -> Trial:
-    """Call the CPU program a few times at size n, and check its behaviour."""
+    """Call the CPU program a few times at size n. Raises PluginError if it fails, changes its inputs, or does not
+    compute the same result each time. `again`: a smaller size was checked, and fewer checks are needed."""
     import numpy as np
 
-    # A smaller size was checked already, so that fewer checks are needed.
     limit_s = None if again else request.limit_s
     inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
@@ -301,12 +303,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
     def other_values() -> Iterator[list[Any]]:
         share = np.random.default_rng(3).uniform
         yield [plain(x) for x in others]
-        yield [
-            (x * share(0.5, 1.0, x.shape)).astype(x.dtype)
-            if isinstance(x, np.ndarray) and x.dtype.kind in "fc"
-            else x
-            for x in own
-        ]
+        yield [(x * share(0.5, 1.0, x.shape)).astype(x.dtype) if is_floating(x) else x for x in own]
 
     # New inputs alone may rightly give the old result, such as sorted permutations.
     for values in other_values():
@@ -315,7 +312,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
         try:
             with np.errstate(all="ignore"):
                 other = call(*_copies(values))
-        except Exception:  # these values are none for it
+        except Exception:  # the function does not take these values
             return
         if not equal(arrays, other):
             return
@@ -324,7 +321,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
-    """Return copies of inputs, without marks."""
+    """Return copies of the inputs, without the marks `stays`."""
     try:
         return [deepcopy(plain(x)) for x in inputs]
     except Exception as error:
@@ -332,7 +329,7 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) -> tuple[list[Any], float]:
-    """Return the inputs and the seconds of making them, or raise PluginError if a second call makes others."""
+    """Return the inputs and the seconds of making them. Raises PluginError if a second call makes other inputs."""
     inputs, _ = _inputs(function, n, request)
     others, inputs_s = _inputs(function, n, request)
     if not equal([plain(x) for x in inputs], [plain(x) for x in others]):
@@ -342,7 +339,7 @@ def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) ->
 
 def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
     """Return the inputs at size `n`, and the seconds of making them."""
-    # A trial needs memory for the inputs twice, for a copy of them and for the function.
+    # A trial makes float32 inputs twice and copies them; the function needs memory, too.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > request.most_bytes:
         raise PluginError(f"n = {n} needs about {format_bytes(needed)} of memory: choose smaller --sizes")
@@ -386,14 +383,14 @@ def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
 
 
 def _highest(trials: list[Trial], request: TrialRequest) -> int:
-    """Return the largest size of the search: the lowest size times a power of two, as far as HIGHEST, memory
-    and time allow."""
+    """Return the largest size that a search may measure: the lowest size, doubled as far as HIGHEST, memory and
+    time allow."""
     held: Points = [
         # The reference in float64 takes twice as much as the call itself.
         (t.n, 3 * t.peak + 4 * (sum(size(plain(x)) for x in t.inputs) + sum(size(v) for _, v in t.results)))
         for t in trials
     ]
-    # A function is called several times with the inputs of a size.
+    # The time of the inputs counts less, because several calls use them.
     seconds: Points = [(t.n, max(t.seconds, t.inputs_s / 4, 1e-5)) for t in trials]
     low = high = trials[0].n
     while high * 2 <= max(HIGHEST, low):
@@ -404,8 +401,8 @@ def _highest(trials: list[Trial], request: TrialRequest) -> int:
 
 
 def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]) -> None:
-    """Fill the report about the requested functions of a source. `tell` sends the report, and is called before each
-    function and after each size."""
+    """Try the requested functions of a source, and fill the report. `tell` sends the report; it is called before
+    the import, before each function and after each size."""
     _limit(tell)
     try:
         loaded = load_source(request.source)

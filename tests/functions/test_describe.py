@@ -31,7 +31,6 @@ from gpubench.functions.describe import Code, CodeSource, Description, Shown, ex
 from gpubench.functions.loading import equal, load_source, make_inputs, size
 from gpubench.functions.session import (
     Allowed,
-    CallResult,
     CallSession,
     ObjectBuffer,
     Translated,
@@ -161,10 +160,9 @@ def test_several_results_are_downloaded_as_one():
     about = Description("options", "f", "", "", shown[:1], shown, [], [(64, 1e-3)], 64, 256, ["float32"])
     op = make_op(about, Code(lambda xp, x: x))
     assert [op.output.bytes({"n": n}, "float32") for n in (64, 256, 1024)] == [768, 3072, 12288]
-    numbers = ObjectBuffer()
-    CallSession(Mock(**{"device.backend": "numpy"}), UserFunction(sum_of)).download(
-        CallResult([1.5, 2]), numbers
-    )
+    result, numbers = ObjectBuffer(), ObjectBuffer()
+    result.value = [1.5, 2]
+    CallSession(Mock(**{"device.backend": "numpy"}), UserFunction(sum_of)).download(result, numbers)
     assert list(map(type, numbers.value)) == [float, int], "one array each takes long"
 
 
@@ -437,7 +435,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
     (THREE * 0, THREE * 0, 0.0, [0], ""), (Output(THREE, None), {"a": THREE}, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
     ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1] is 7, not 8"),
-    (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
+    (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array(["x"]), np.array([1.0]), np.inf, [0], "out[0] is x, not 1.0"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
     (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0")])  # fmt: skip
 def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error, place, words):
     told = compare(got, want, Allowed(0.0, 0.0))
