@@ -65,9 +65,9 @@ NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 
 
 class Answers(NamedTuple):
-    """How the nodes of a cluster answered."""
+    """The answers of the nodes of a cluster."""
 
-    ends: list[NodeEnd]  # how each asked node ended
+    ends: list[NodeEnd]  # how the run of each asked node ended
     absent: list[NodeEnd]  # the nodes that could not be asked
     interrupted: KeyboardInterrupt | None  # the exception that ended the run early; None if none did
 
@@ -140,8 +140,8 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
 def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
-    """Return the inventory of the engine's nodes, and how each node answered. If Ctrl-C ends this early, the
-    second result has the interrupt. Raises RequiredUnavailable if too few nodes can be asked."""
+    """Return the inventory of the engine's nodes, and their answers. If Ctrl-C ends this early, the answers have
+    the interrupt. Raises RequiredUnavailable if too few nodes can be asked."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
@@ -155,10 +155,12 @@ def _ask(
     options: ClusterRunOptions | ClusterDetectOptions, driver: FleetDriver, arguments: Callable[[str], Sequence[str]],
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
-    """Run a command on the chosen nodes and return how they answered."""
+    """Run a command on the chosen nodes, and return their answers. `arguments` makes the command of a node from its
+    name. `saved` are the nodes of an earlier fleet, of which `whole` need not be asked again. Raises
+    RequiredUnavailable if too few nodes can be asked."""
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]
-    # By `--nodes`; else those of a saved fleet that are not whole; else all. Whole nodes are never asked again.
+    # The nodes of `--nodes`, else the nodes of a saved fleet that are not whole, else all nodes.
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
     done = {node.name for node in whole}
     nodes = {name: node for name, node in nodes.items() if name not in done}
@@ -202,8 +204,9 @@ def engine_at(address: str) -> Engine:
 
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
-    """Return the command-line arguments for the run on the node `name`: this run's options on what to measure
-    and how. Without `--ops`, the nodes measure the ops of `health`, in two sessions with `--confirm`."""
+    """Return the command-line arguments of `run` for the node `name`: the options that say what to measure and
+    how. Without `--ops` the node measures the ops of `health`. With `--confirm` it measures `health` in two
+    sessions."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
@@ -222,8 +225,8 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
 
 
 def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
-    """Return the exit code of a command to which several codes apply: the first in the order that docs/cli.md
-    gives. Return OK if there are none."""
+    """Return the exit code of a command to which `codes` apply: the one that docs/cli.md lists first, or OK if
+    there are none."""
     order = (ExitCode.FAILED, ExitCode.UNAVAILABLE, ExitCode.INPUT, ExitCode.BUDGET, ExitCode.GATE)
     return next((code for code in order if code in codes), ExitCode.OK)
 
@@ -241,7 +244,7 @@ def _refuse(
 
 def fleet_limits(options: Any) -> FleetLimits:
     """Return the time limits of a fleet from the options. Raises UsageError for a text that is no duration, and
-    for a --silence-timeout within which a healthy node need not report."""
+    for a --silence-timeout that is no longer than the time between two signs of life of a node."""
     limits = FleetLimits(
         queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
         silence_s=parse_duration(options.silence_timeout, option="--silence-timeout"),
@@ -255,15 +258,16 @@ def fleet_limits(options: Any) -> FleetLimits:
 
 
 def _output(options: ClusterRunOptions) -> str:
-    """Return the path of the fleet's file, by default a new one in the results folder."""
-    if options.append or options.output:
-        paths = [options.append] if options.append else options.output or []
+    """Return the path of the fleet's file, by default of a new file in the results folder. Raises UsageError for
+    several files or another suffix, and GpubenchError if the file cannot be written."""
+    name, paths = ("append", [options.append]) if options.append else ("output", options.output)
+    if paths:
         if len(paths) != 1 or not store.is_result_name(paths[0]):
             raise UsageError(
-                "unknown-suffix", "--output: a fleet is one file", why="it ends in .json or .json.gz"
+                "unknown-suffix", f"--{name}: a fleet is one file", why="it ends in .json or .json.gz"
             )
-        store.check_writable(str(paths[0]))
-        return str(paths[0])
+        store.check_writable(paths[0])
+        return paths[0]
     folder = options.results_dir or store.default_results_dir()
     store.check_folder(folder)
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -271,7 +275,8 @@ def _output(options: ClusterRunOptions) -> str:
 
 
 def _saved_nodes(path: str | None) -> list[Node] | None:
-    """Return the nodes of the fleet that `--append` names, or None if there is no such file yet."""
+    """Return the nodes of the fleet that `--append` names, or None if there is no such file yet. Raises InputError
+    if the file is no fleet."""
     if path is None or not os.path.exists(path):
         return None
     fleet = document(path)
@@ -284,8 +289,8 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
-    """Return the exit code for a document of nodes. `ends` say which nodes the deadline ended. If `expect`
-    nodes sent a result, nodes that are busy, unreachable or lack GPUs do not count."""
+    """Return the exit code for a document of nodes. `ends` say which nodes the deadline ended. Nodes that are
+    busy, unreachable or lack GPUs do not count if `expect` is given and the document is complete."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []

@@ -58,8 +58,9 @@ class FleetLimits(msgspec.Struct, frozen=True):
 
 
 class NodeClocks:
-    """The timeouts of a fleet: one for the whole fleet, and one for each node. A node's timeout first limits
-    its wait in the queue and then its silence. All times are seconds of the same clock."""
+    """The timeouts of a fleet: one for the whole fleet, and one for each node. The timeout of a node limits its
+    wait in the queue until its first message, and then the time between messages. All times are seconds of the
+    same clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
@@ -67,21 +68,20 @@ class NodeClocks:
         self._due: dict[str, tuple[float, Overdue]] = {}
 
     def ask(self, node: str, now: float) -> None:
-        """Start the queue timeout of a node, whose command is started now."""
+        """Start the queue timeout of a node."""
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
-        """Restart the silence timeout of a node, because a message of it arrived. Do nothing if the timeout was
-        stopped or never started."""
+        """Start the silence timeout of a node anew, because a message arrived. Do nothing if the node has no
+        timeout."""
         if node in self._due:
             self._due[node] = now + self._limits.silence_s, "hung"
 
     def stop(self, node: str) -> None:
-        """Stop the timeout of the node."""
         self._due.pop(node, None)
 
     def overdue(self, now: float) -> list[tuple[str, Overdue]]:
-        """Return the nodes whose timeout has expired, each with the reason: `busy` if it never sent anything,
+        """Return the nodes whose timeout has expired, each with the reason: `busy` if the node never sent a message,
         else `hung`."""
         return [(node, why) for node, (due, why) in self._due.items() if due <= now]
 
@@ -149,8 +149,8 @@ class FleetDriver:
         self.interrupted: KeyboardInterrupt | None = None
 
     def run(self, placed: Sequence[PlacedNode]) -> list[NodeEnd]:
-        """Run the commands of all nodes and return how each ended, in the order of their ends. Ctrl-C and
-        similar signals end the run early. `interrupted` then has the exception."""
+        """Run the commands of all nodes and return how each ended, the earliest first. If Ctrl-C or a similar
+        signal ends the run early, `interrupted` has the exception."""
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
             for node in placed:
@@ -165,13 +165,13 @@ class FleetDriver:
         return self.ends
 
     def _step(self) -> float:
-        """Handle the messages that have arrived, check the timeouts, and return the time of arrival."""
+        """Wait for messages, handle them, check the timeouts, and return the time at which the messages arrived."""
         try:
             arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
-        except Exception as error:  # the engine is lost, but not what has arrived
+        except Exception as error:  # the engine is lost; what arrived earlier is kept
             reason, why = wire.error_reason(error), wire.error_text(error)
             arrivals = [Arrival(node, reason=reason, why=why) for node in self._running]
-        # Timeouts are checked for this time, so that the driver's own work does not count as a node's silence.
+        # Timeouts are checked against this time, so that the driver's own work does not count as a node's silence.
         now = self._clock()
         for arrival in arrivals:
             self._clocks.hear(arrival.node, now)
@@ -202,8 +202,11 @@ class FleetDriver:
             if len(arrival.message) > MOST_MESSAGE:
                 raise BadMessage(f"a message of {len(arrival.message)} bytes")
             self._read(progress, arrival.message[:1], arrival.message[1:])
-        # This ends the run of that node alone.
-        except (BadMessage, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (
+            BadMessage,
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+        ) as error:  # ends the run of this node alone
             self._end(progress, "failed", f"what it sent cannot be used: {error}")
 
     def _read(self, progress: _Progress, kind: bytes, text: bytes) -> None:
@@ -283,7 +286,7 @@ def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, Eng
 def choose_nodes(
     nodes: Mapping[str, EngineNode], words: Sequence[str], min_gpus: int | None
 ) -> tuple[dict[str, EngineNode], list[NodeEnd]]:
-    """Return the nodes to ask by name, and the ends of those that cannot be asked. Each of `words` is a node's
+    """Return the nodes to ask, by name, and the ends of the nodes that cannot be asked. Each of `words` is a node's
     name, its host name or the engine's id; without words all nodes are asked. Nodes with fewer than `min_gpus`
     GPUs (None: any number) cannot be asked."""
     chosen = {} if words else dict(nodes)
@@ -305,9 +308,9 @@ def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
-    """Return the fleet's document after its run: the nodes that were asked (`ends`), could not be asked
-    (`absent`), or stay from a `saved` fleet. `expected` results make the fleet complete; None means one from
-    each node. `engine` has the engine's name and version."""
+    """Return the fleet's document after its run. Its nodes are those that were asked (`ends`), that could not be
+    asked (`absent`), and that stay from a `saved` fleet. The fleet is complete with `expected` results (None: one
+    from each node), unless the driver ended a run early. `engine` has the engine's name and version."""
     ends = list(ends)
     again = {end.name for end in ends}
     nodes = [node for node in saved if node.name not in again]
@@ -327,14 +330,14 @@ def fleet_of_ends(
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
-    """Return the entry of a node in the fleet, from its file in the journal and how it ended."""
+    """Return the entry of a node in the fleet: its result from the journal, and how its run ended."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():
         node = node_of([store.load(path)])
         if not embeds:
             node = replace(node, result=None, files=[digest_file(path)])
-        if end.reason == "version-skew":  # its figures mean something else
+        if end.reason == "version-skew":  # the figures of other code cannot be compared
             node = replace(node, result=None, files=[])
     if end.reason is not None and (end.reason != "partial" or node.status == "ok"):
         status = "ok" if end.reason == "partial" else "failed"
@@ -346,7 +349,8 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
 
 
 def load_machine(path: Path) -> Machine:
-    """Return the machine that `gpubench detect` on a node wrote to this file. Raises InputError."""
+    """Return the machine that `gpubench detect` on a node wrote to this file. Raises InputError if the file is
+    invalid."""
     data, source = store.read(path)
     return store.loads_as(Machine, data, source, name="gpubench-detect", newest=SCHEMA_VERSION)
 
@@ -354,11 +358,10 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """Return the inventory of a fleet. `ends` say how the nodes answered, whose machines are in `journal`, and
-    `absent` names those that could not be asked. `expected` answers make it complete; None means all."""
-    listed = (
-        _list_end(end, journal) for end in itertools.chain(ends, absent)
-    )  # one machine in memory at a time
+    """Return the inventory of a fleet. The machines of the nodes that were asked (`ends`) are in `journal`;
+    `absent` nodes could not be asked. `expected` answers make the inventory complete; None means all."""
+    # A generator, so that only one machine is in memory at a time.
+    listed = (_list_end(end, journal) for end in itertools.chain(ends, absent))
     return inventory_of(listed, expected=expected)
 
 
@@ -367,7 +370,7 @@ def _list_end(end: NodeEnd, journal: FleetJournal) -> ListedNode:
     if end.reason is None:
         machine = without_uuids(load_machine(journal.path(end.name)))  # GPUs are named as in results
         return list_node(end.name, machine, gpubench=code)
-    reason = "failed" if end.reason == "partial" else end.reason  # half an answer is none
+    reason = "failed" if end.reason == "partial" else end.reason  # an incomplete answer counts as none
     return list_node(end.name, reason=reason, why=end.error, gpubench=code)
 
 
@@ -399,7 +402,7 @@ class FleetJournal:
     def __init__(self, output: str | Path, load: Callable[[Path], msgspec.Struct] = store.load) -> None:
         """Create the folder and open the log. Raises GpubenchError if the files cannot be written."""
         self._load = load
-        self._rewritten: set[str] = set()  # nodes whose next piece begins their `.part` anew
+        self._rewritten: set[str] = set()  # nodes whose next piece replaces the stored `.part` file
         self.folder = beside(output, ".d")
         log = beside(output, ".jsonl")
         try:
@@ -411,7 +414,7 @@ class FleetJournal:
             raise store.cannot_save(log, error) from error
 
     def close(self) -> None:
-        """Close the log. The files stay."""
+        """Close the log. No file is removed."""
         self._log.close()
 
     def note_event(self, node: str, text: bytes) -> str | None:
@@ -427,8 +430,8 @@ class FleetJournal:
         return " ".join(str(event[name])[:200] for name in ("reason", "id") if name in event)
 
     def note_end(self, node: str, reason: str, error: str | None) -> None:
-        """Write to the log how the run of a node ended. `reason` is "ok" or why there is no complete result,
-        and `error` says that in words."""
+        """Write to the log how the run of a node ended. `reason` is "ok", or says why there is no complete result;
+        `error` is the reason in words."""
         self._write(FleetLine(at=_now(), node=node, ended=reason, error=error))
 
     def begin(self, node: str) -> None:
@@ -446,8 +449,8 @@ class FleetJournal:
         self._rewritten.add(node)
 
     def add_part(self, node: str, piece: bytes) -> None:
-        """Append a piece to the stored copy of the node's `.part` file. The first piece after `begin_part`
-        replaces the copy. Raises BadMessage if it becomes too large."""
+        """Append a piece to the stored copy of the node's `.part` file. The first piece after `begin_part` replaces
+        the copy. Raises BadMessage if the copy becomes too large."""
         part = store.part_of(self.path(node))
         if node in self._rewritten:
             self._rewritten.remove(node)
@@ -456,12 +459,12 @@ class FleetJournal:
             _append(part, piece)
 
     def add_result(self, node: str, piece: bytes) -> None:
-        """Append a piece to the node's result. Raises BadMessage if it becomes too large."""
+        """Append a piece to the node's result. Raises BadMessage if the result becomes too large."""
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Store the result that the node sent or, if it is not valid, the part that arrived. Return None if
-        something was stored, else the reason why there is nothing."""
+        """Store the result that the node sent or, without a valid result, its `.part` file. Return None if one of
+        them was valid, else the reason why nothing was stored."""
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
         for source in (arriving, part):

@@ -47,9 +47,12 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions for files of one machine, otherwise a fleet. Raises InputError for a
-    file that cannot be used, unless nodes are expected, and for an incomplete fleet, once it is written. Raises
-    UsageError for an output that is no result file."""
+    """Write one result with all sessions if the files are of one machine, otherwise a fleet.
+
+    Raises UsageError for an output that is no result file. Raises InputError for a file that cannot be used; with
+    `--expect` or `--nodes` such a file is a failed node instead. Also raises InputError for an incomplete fleet,
+    after writing it.
+    """
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -71,7 +74,7 @@ def join_files(options: MergeOptions) -> None:
             return
     apart = len(groups) > EMBEDDED_NODES and not options.embed
     nodes: list[Node] = []
-    for group in groups:  # one node in memory at a time, where each has files of its own
+    for group in groups:  # with results beside the fleet, only one node is in memory at a time
         runs = _load(group, failed if tolerant else None)
         if runs:
             node = node_of(runs)
@@ -89,13 +92,15 @@ def join_files(options: MergeOptions) -> None:
 class _Source(NamedTuple):
     """A run that is to be merged."""
 
-    outline: RunOutline | Run  # the run, or only its outline if `load` reads the file again
-    load: Callable[[], Run]  # returns the run
-    path: str = ""  # the path of the file, or "" if the run is in memory
+    outline: RunOutline | Run  # the run, or only its outline if the run is not kept in memory
+    load: Callable[[], Run]  # returns the run, which it reads from the file if it is not in memory
+    path: str = ""  # the path of that file; empty if the run is in memory
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
-    """Write the results of `node` to a folder beside `output`, and return the node with references to them."""
+    """Write the results of `node` to a folder beside `output`, and return the node with references to these
+    files. `sources` are the runs from which the node was made. Raises GpubenchError if the folder cannot be
+    made."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
@@ -105,7 +110,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     files = []
     for place, run in enumerate(node.runs):
         path = folder / f"{stem}{f'-{place + 1}' if len(node.runs) > 1 else ''}.json.gz"
-        # To copy the file is quick, and to encode a result takes longer than everything else.
+        # Encoding a result takes longer than everything else here, so a single file is copied.
         copied = len(sources) == 1 and sources[0].path
         store.replace(path, store.read(copied)[0] if copied else store.dumps(run))
         files.append(digest_file(path))
@@ -145,8 +150,9 @@ def _missing(fleet: Fleet) -> str:
 
 
 def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
-    """Return all runs in `files`, the failed nodes, and the number of nodes that a fleet among the files
-    expects."""
+    """Return all runs in `files`, the failed nodes, and the largest number of nodes that a fleet among the files
+    expects (None: there is no fleet). Raises InputError for an unusable file, unless `tolerant` makes it a failed
+    node."""
     sources: list[_Source] = []
     failed: list[Node] = []
     expected: int | None = None
@@ -165,7 +171,8 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
 
 
 def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
-    """Return the runs in one file, its nodes without a run, and how many nodes it expects, if it is a fleet."""
+    """Return the runs in one file. Also return, if it is a fleet, its nodes without a run and its number of
+    expected nodes, else an empty list and None."""
     if file != "-":
         data, _ = store.read(file)
         require_json(data, file)
@@ -189,7 +196,8 @@ def _keep(run: Run) -> _Source:
 
 
 def _load(group: Sequence[_Source], failed: list[Node] | None) -> list[Run]:
-    """Return the runs of a group; a file that cannot be used is added to `failed`, or raises if that is None."""
+    """Return the runs of a group. A file that cannot be used is added to `failed`. If `failed` is None, raise
+    InputError instead."""
     runs = []
     for source in group:
         try:
@@ -238,8 +246,8 @@ def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
 def report_fleet(
     source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
 ) -> ExitCode:
-    """Print the report of `fleet`, write the requested lists of nodes, and return the exit code. `source` is
-    the path of the fleet's file. Raises InputError if a requested gate could not fail."""
+    """Print the report of `fleet`, write the requested lists of nodes, and return the exit code. `source` is the
+    path of the fleet's file. Raises InputError if the requested gate on slow GPUs could never fail."""
     channels = ci.channels(options, os.environ)
     style = delivery.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
@@ -275,7 +283,7 @@ def report_fleet(
 
 
 def _figures_of(path: str) -> list[Figure]:
-    """Return the figures in a saved fleet or in the result of a single node."""
+    """Return the figures in a saved fleet or result. Raises InputError if there are none."""
     content = document(path)
     assert isinstance(content, Run | Fleet)
     nodes = (
@@ -291,7 +299,7 @@ def _figures_of(path: str) -> list[Figure]:
 
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
-    """Write one name on each line, as `srun --nodelist` and `--exclude` read it, unless `path` is None."""
+    """Write one name on each line, as `srun --nodelist` and `--exclude` read them. Do nothing if `path` is None."""
     if path is None:
         return
     try:

@@ -1,11 +1,10 @@
-"""The program that runs on a node, its messages, and the engine that starts it. The contract of engines and the
-engine for Ray are here, too.
+"""The program that runs on a node, its messages, the contract of the engines that start it, and the engine for
+Ray.
 
 The program runs an ordinary `gpubench run` or `gpubench detect` as a child process and passes its output on. A
 message is bytes: one byte for its kind, then the text. No Python object is pickled. Ray starts one generator
-task on each node, which takes all CPUs and GPUs of the node. Messages from Ray are trusted, their absence is
-not: a node that freezes stays pending for ever, even if its task is cancelled. So the engine forgets a task as
-soon as it is cancelled.
+task on each node, which takes all CPUs and GPUs of the node. Ray does not report that a node froze: the task
+stays pending for ever, even if it is cancelled. So the engine forgets a task as soon as it is cancelled.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PIECE_BYTES = 64 << 10  # an engine sends messages of this size without its obje
 HEARTBEAT_S, PART_S = 5.0, 1.0
 DEVICES = "CUDA_VISIBLE_DEVICES"
 RUN = "run"
-# Only its arguments say what a node does. Its environment may be the caller's and may set these options.
+# Options that a node must not take from its environment, which may be the caller's.
 _NOT_OF_A_NODE = ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_WAKE")
 
 
@@ -58,7 +57,7 @@ class NodeIdentity(msgspec.Struct, frozen=True):
 class ChildEnd(msgspec.Struct, frozen=True):
     """How the child process on a node ended."""
 
-    # the exit status of the child; negative: a signal ended the child; also 1 if the child did not end in time
+    # the exit status of the child; negative: the number of the signal that ended it; 1 if it did not end in time
     status: int
     errors: str  # the last lines of its standard error, or ""
 
@@ -74,8 +73,8 @@ def identity() -> NodeIdentity:
 
 
 def messages(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run `gpubench ARGUMENTS` and yield its messages: the events and the result of `run`, or the output of
-    `detect` as its result. When this generator ends, for any reason, the child process is ended, too."""
+    """Run `gpubench ARGUMENTS` as a child process and yield its messages: the events and the result of `run`, or
+    the output of `detect` as its result. The child is ended when this generator ends, for any reason."""
     yield HELLO + msgspec.json.encode(identity())
     with tempfile.TemporaryDirectory(prefix="gpubench-") as name:
         runs = arguments[0] == RUN
@@ -103,7 +102,8 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """Yield the messages of a child while it runs: events, additions to its `.part` file, and heartbeats."""
+    """Yield the messages of a child while it runs: events, additions to its `.part` file, and heartbeats. Each line
+    of its output is an event or, if `keep` is given, an argument of `keep`."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -112,7 +112,6 @@ def _while_running(
         if line is None:
             return
         now = time.monotonic()
-        # The output of `detect` is no event.
         if keep is not None:
             keep(line)
         elif text := line.strip():
@@ -138,8 +137,8 @@ class PartFile:
         self._file: int | None = None  # its inode number
 
     def news(self) -> Iterator[bytes]:
-        """Yield messages with the bytes that were written to the file since the last call. If the file was
-        replaced in the meantime, they begin anew."""
+        """Yield messages with the bytes that were written to the file since the last call. If the file was replaced
+        in the meantime, yield PART_BEGINS and then the whole file."""
         with contextlib.suppress(FileNotFoundError), disk.open_regular(self._path) as file:
             state = os.fstat(file.fileno())
             if state.st_ino != self._file or state.st_size < self._read:
@@ -152,9 +151,9 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for the child process: those of this process, without options that say
-    what the node does. The GPUs in `environ`'s CUDA_VISIBLE_DEVICES are named by UUID instead of by number,
-    because libraries may number them differently. Without NVML the numbers are kept."""
+    """Return the environment variables for the child process: those of this process, without `_NOT_OF_A_NODE`.
+    Where CUDA_VISIBLE_DEVICES of `environ` has numbers, they are replaced by the UUIDs of the GPUs, because
+    libraries may number GPUs differently. Without NVML the numbers are kept."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
@@ -211,10 +210,11 @@ class Engine(Protocol):
         """Start a task on the node, which runs `gpubench` with these arguments."""
 
     def poll(self, timeout_s: float) -> Sequence[Arrival]:
-        """Return the messages that have arrived. Wait for the first one. The list is empty if none came."""
+        """Return the messages that have arrived, after waiting for the first one, or an empty list if none came."""
 
     def cancel(self, node: str) -> None:
-        """End the task of the node with this id and forget it, even if it goes on. Do nothing if there is none."""
+        """End the task of the node with this id, and forget the task even if it goes on. Do nothing if there is no
+        task."""
 
     def close(self) -> None:
         """End all tasks and leave the cluster."""
@@ -222,7 +222,7 @@ class Engine(Protocol):
 
 # ---------------------------------------------------------------- Ray
 
-LOCAL, AUTO = "local", "auto"
+LOCAL = "local"
 _STORE_BYTES = 80 << 20  # gpubench stores nothing there
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -253,27 +253,21 @@ class RayEngine:
             self.version = str(ray.__version__)
             # If the version of Ray or Python differs, this raises an error with Ray's own message.
             ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
-        except ImportError as error:
-            self._ours.close()
-            raise RequiredUnavailable(
-                "no-cluster", "Ray is not installed", why=str(error),
-                hint=install_command("ray"),
-            ) from error  # fmt: skip
-        except GpubenchError:
+        except BaseException as error:
             self.close()
-            raise
-        except Exception as error:
-            self.close()
+            if isinstance(error, ImportError):
+                raise RequiredUnavailable(
+                    "no-cluster", "Ray is not installed", why=str(error), hint=install_command("ray")
+                ) from error
+            if isinstance(error, GpubenchError) or not isinstance(error, Exception):
+                raise
             raise RequiredUnavailable("no-cluster", why=error_text(error)) from error
-        except BaseException:
-            self.close()
-            raise
         finally:
             for number, handler in handlers.items():  # Ray replaces them with its own
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return the arguments of `ray.init` for a private Ray, after setting its variables and a new token."""
+        """Set the environment variables and the token of a private Ray, and return its arguments of `ray.init`."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -298,8 +292,8 @@ class RayEngine:
         }  # fmt: skip
 
     def nodes(self) -> list[EngineNode]:
-        """Return the nodes that Ray reports as alive. A node that died less than a minute ago may be among
-        them. A node without CPUs and GPUs is left out, because it only manages the cluster."""
+        """Return the nodes that Ray reports as alive. These may include a node that died less than a minute ago. A
+        node without CPUs and GPUs is left out, because it only manages the cluster."""
         nodes = [
             EngineNode(
                 id=entry["NodeID"], host=str(entry["NodeManagerHostname"]),
@@ -310,8 +304,7 @@ class RayEngine:
         return [node for node in nodes if node.cpus or node.gpus]
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
-        """Start a task with these arguments. It asks for all CPUs and GPUs of the node, which reserves the
-        node."""
+        """Start a task with these arguments. The task takes all CPUs and GPUs of the node."""
         task = self._ray.remote(run_node).options(
             num_returns="streaming", max_retries=0, num_cpus=node.cpus, num_gpus=node.gpus,
             label_selector={"ray.io/node-id": node.id},
@@ -319,8 +312,8 @@ class RayEngine:
         self._tasks[node.id] = task.remote(list(arguments))
 
     def poll(self, timeout_s: float) -> list[Arrival]:
-        """Return one message from each node that has sent any. Wait at most `timeout_s` seconds for the first
-        message. The list is empty if none came."""
+        """Return one message from each node that has sent any, after waiting up to `timeout_s` seconds for the
+        first one. The list is empty if none came."""
         by_task = {task: node for node, task in self._tasks.items()}
         if not by_task:
             return []
@@ -346,8 +339,8 @@ class RayEngine:
         return Arrival(node, message)
 
     def cancel(self, node: str) -> None:
-        """Ask Ray to end the task of the node with the id `node`, and forget the task. Do nothing if there is
-        none."""
+        """Ask Ray to end the task of the node with the id `node`, and forget the task. Do nothing if there is no
+        task."""
         task = self._tasks.pop(node, None)
         if task is not None:
             with contextlib.suppress(Exception):
@@ -372,7 +365,7 @@ _REASONS: dict[str, NodeReason] = {
 
 
 def error_reason(error: Exception) -> NodeReason:
-    """Return why a node has no result, as the class of Ray's error tells it. An unknown class is `failed`."""
+    """Return why a node has no result, by the class of Ray's error, or `failed` if the class is unknown."""
     names = [kind.__name__ for kind in type(error).__mro__]
     return next((_REASONS[name] for name in names if name in _REASONS), "failed")
 

@@ -47,7 +47,8 @@ _GRAVITY = (
     "ok", "gate", "budget", "input", "unavailable", "nothing-measured", "failed", "wrong-result", "interrupted"
 )  # fmt: skip
 _KERNELS = " or "
-# Comparisons read the number of threads from each case, but one result has only one setting of it.
+# The settings that runs must have in common. The number of threads is one of them, because a result has one setting
+# of it for all of its cases.
 _SETTINGS = (*PROTOCOL, "threads")
 _OF_A_CASE = ("case", "op_hash", "kernel_hash", "staging", "flops", "bytes")
 # The lists of a measurement whose rows have a session, with the other fields that order them.
@@ -114,7 +115,7 @@ def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
 
 
 def _renumber(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with their sessions numbered as they are in the merged run."""
+    """Return the runs with the session numbers of the merged run."""
     listed = [(i, session) for i, run in enumerate(runs) for session in _sessions(run)]
     # Sessions of one start are sorted by their content.
     listed.sort(
@@ -134,8 +135,7 @@ def _renumber(runs: Sequence[Run]) -> list[Run]:
 
 
 def _sessions(run: Run) -> list[SessionRecord]:
-    """Return the sessions that a run lists, followed by new entries for sessions that only its samples refer
-    to."""
+    """Return the sessions that a run lists, then a new entry for each session that only its samples name."""
     named = {sample.session for outcome in run.outcomes for sample in _rows(outcome)}
     rest = sorted(named - {session.index for session in run.sessions})
     return [*run.sessions, *(SessionRecord(index=index, started_at=run.started_at) for index in rest)]
@@ -178,7 +178,7 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
 
 
 def _unite(values: Sequence[Any]) -> Any:
-    """Return the union of lists without duplicates or of mappings key by key, else the first value."""
+    """Return the union of `values`: lists without duplicates, mappings key by key, else the first value."""
     first = values[0]
     if isinstance(first, list):
         entries: list[Any] = []
@@ -193,7 +193,7 @@ def _unite(values: Sequence[Any]) -> Any:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """Return the value or, for mappings, the entries that all of `values` share, else None."""
+    """Return the value if all `values` are equal, else None. For mappings, return the entries that all share."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -225,7 +225,8 @@ def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
-    """Return the seconds in which none of the runs was running, or UNSET if a duration is unknown."""
+    """Return the seconds between the first start and the last end in which no run was running. Return UNSET if a
+    duration is unknown."""
     spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
     whole_s, *parts_s = [span_s or 0.0 for span_s in spans]
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))
@@ -268,7 +269,7 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
         )
         for name, order in _ROWS.items()
     }
-    rows["energy"] = rows["energy"] or UNSET  # as where it was not asked for
+    rows["energy"] = rows["energy"] or UNSET  # a run without `--energy` has UNSET, too
     check = max((part.check for part in parts), key=lambda check: check.max_error or 0.0)
     return replace(parts[0], kernel=_KERNELS.join(sorted(kernels)) or None, check=check, **rows)
 
@@ -277,7 +278,8 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
 
 
 def _require_alike(runs: Sequence[Run]) -> None:
-    """Raise InputError, which names the field, if two runs differ in machine, device, software or protocol."""
+    """Raise InputError if two runs differ in a fact of the machine, devices or software, or in a setting of the
+    protocol. Unknown facts are not compared."""
     fields = [
         (scope, name, run, value)
         for scope in ("machine", "device", "software")
@@ -293,8 +295,8 @@ def _require_alike(runs: Sequence[Run]) -> None:
 
 
 def _require_same_case(parts: Sequence[Measurement]) -> None:
-    """Raise InputError unless all parts have the same op, kernel source and kind of transfers, and the same
-    shares of a split."""
+    """Raise InputError unless all parts measured the same case: the same op, kernel, kind of transfers and shares
+    of a split."""
     fields = {name: [getattr(part, name) for part in parts] for name in _OF_A_CASE}
     fields["what each side does"] = sorted(
         {b.split for part in parts for b in part.blocks if b.phase == "main" and b.split is not None}, key=str
@@ -373,14 +375,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = VERSION  # the version of the document's format
     nodes_expected: int  # how many nodes are needed for a complete fleet
     nodes_collected: int  # how many nodes brought a result
-    # whether at least `nodes_expected` nodes brought a result, those that were asked for by name among them, and the
-    # driver ended no run early
+    # whether at least `nodes_expected` nodes brought a result; `merge` also needs every node that has a name, and
+    # `run --cluster` must not have ended a node's run early
     complete: bool
     nodes: list[Node]  # the nodes
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs of all nodes. Results in files are read from the folder of `path`, the fleet's file.
-        A node without a result, or whose files cannot be used, is named on standard error."""
+        """Return the runs of all nodes. `path` is the fleet's file, beside which results in other files are read.
+        Print a line on standard error for each node without a usable result."""
         nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:
@@ -389,8 +391,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_node(node: Node, fleet_path: str) -> Node:
-    """Return `node` with its results read from the files beside the fleet's file `fleet_path`. If a file cannot
-    be used, the returned node is failed, with the reason."""
+    """Return `node` with the results of its files, which are beside the fleet's file `fleet_path`. If a file cannot
+    be used, return the node as failed, with the reason."""
     if not node.files:
         return node
     folder = Path(fleet_path).parent
@@ -404,8 +406,8 @@ def open_node(node: Node, fleet_path: str) -> Node:
 
 
 def beside(output: str | Path, suffix: str) -> Path:
-    """Return the path beside `output` with another suffix. With the suffix `.d`, both `fleet.json` and
-    `fleet.json.gz` give `fleet.d`."""
+    """Return the path of `output` with another suffix: with `.d`, `fleet.json` and `fleet.json.gz` give
+    `fleet.d`."""
     target = Path(output)
     return target.with_name(
         re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
@@ -420,8 +422,8 @@ def file_stem(label: str | None, key: str) -> str:
 
 
 def digest_file(path: Path) -> NodeFile:
-    """Return the reference to a node's result in the file `path`, which is in a folder beside the fleet. Raises
-    OSError."""
+    """Return the reference to a node's result in the file `path`, whose folder is beside the fleet. Raises OSError
+    if the file cannot be read."""
     return NodeFile(
         path=f"{path.parent.name}/{path.name}", sha256=hashlib.sha256(disk.read_regular(path)).hexdigest()
     )
@@ -443,8 +445,8 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 
 
 def load_fleet(data: bytes, source: str) -> Fleet:
-    """Return the fleet that the bytes in `data` encode, without results in other files. `source` is the name of
-    the file in errors. Raises InputError if the bytes are not a valid fleet."""
+    """Return the fleet that the bytes in `data` encode. Results in other files are not read. `source` names the
+    file in errors. Raises InputError if the bytes are no valid fleet."""
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
     require_runs(runs, source)
@@ -456,9 +458,9 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. It is complete if
-    `expected` nodes have a result (None: all), and if none that `names` or `failed` names is missing. A
-    complete fleet omits the failed nodes."""
+    """Return the fleet of `nodes`, which have a result, and of nodes without one: those in `failed`, and those that
+    only `names` lists. It is complete if at least `expected` nodes have a result (None: all), and every node with
+    a label has one. A complete fleet omits the nodes without a result."""
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
     absent = [
@@ -469,7 +471,7 @@ def gather(
     missing = {node.key: node for node in rest if node.label not in labels}
     needed = len(brought) + len(missing) if expected is None else expected
     complete = len(brought) >= needed and not any(node.label for node in missing.values())
-    # It is unknown which node an unreadable file belongs to. If all nodes are there, it is not needed.
+    # A file that cannot be read has no label. If enough nodes are there without it, it is not needed.
     return Fleet(
         nodes_expected=needed, nodes_collected=len(brought), complete=complete,
         nodes=brought if complete else [*brought, *missing.values()]
@@ -477,8 +479,8 @@ def gather(
 
 
 def node_of(runs: Sequence[Run]) -> Node:
-    """Return the node for the runs of one machine. Runs in which a device id means the same GPU are merged: the
-    newest group becomes `result`, older ones `others`. Raises InputError if a group cannot be merged."""
+    """Return the node for the runs of one machine. Runs whose device ids mean the same GPUs are merged. The newest
+    merged run becomes `result`, older ones become `others`. Raises InputError if runs cannot be merged."""
     *others, newest = [merge_runs(group) for group in alike(runs)]
     broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
     lacks = []
@@ -495,8 +497,8 @@ def node_of(runs: Sequence[Run]) -> Node:
 
 
 def alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs of one machine in groups, within which a device id means the same GPU. The newest group
-    is last, and within a group the oldest run is first."""
+    """Return the runs of one machine in groups. Within a group a device id means the same GPU in all runs. The
+    newest group is last, and within a group the oldest run is first."""
     groups: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
         group = next((group for group in groups if all(_are_alike(run, other) for other in group)), None)

@@ -79,9 +79,9 @@ class FleetReportOptions(ReportOptions):
         "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Print the report of a single fleet and return the exit code; `files` has pairs of a path and a
-        document. Return None without printing if they are no single fleet, or if an option or the format is
-        about single nodes or cases."""
+        """Print the report of a single fleet and return the exit code. `files` has pairs of a path and a document.
+        Return None without printing if `files` is no single fleet, if an option asks for single nodes or cases, or
+        if the report of a fleet does not have the format."""
         from gpubench.report.renderers import DOCUMENT_FORMATS
 
         of_nodes = (
@@ -96,8 +96,8 @@ class FleetReportOptions(ReportOptions):
         return merge.report_fleet(*files[0], format, self, to_terminal=to_terminal)
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return the runs of the node that `--node` names, or None without that option. `files` has pairs of a
-        path and a document. Raises UsageError for an unknown node or an option for a whole fleet, and
+        """Return the runs of the node that `--node` names, or None without that option. `files` has pairs of a path
+        and a document. Raises UsageError for an unknown node and for an option that needs a whole fleet, and
         InputError for a node without a result."""
         fleet_only = {
             "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,

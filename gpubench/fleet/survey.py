@@ -36,8 +36,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift, ...]:
     """Return the software whose versions differ between nodes. `versions` has pairs of a node's name and its
-    versions by software. The usual version is the most frequent one, and among equally frequent ones the first
-    in sorted order."""
+    versions by software. The usual version is the most frequent one, or the first in sorted order of several."""
     nodes: dict[str, dict[str, list[str]]] = {}
     for node, software in versions:
         for what, version in software.items():
@@ -66,8 +65,8 @@ def system_versions(machine: Machine) -> dict[str, str]:
 
 # The ops that show a slow GPU by its arithmetic, its memory, and its link in both directions.
 OPS = ("matmul", "copy", "upload", "download")
-SEVERE = 0.20
-FEWEST_SAMPLES = 5
+SEVERE = 0.20  # the shortfall above which a slow GPU is called severe
+FEWEST_SAMPLES = 5  # the least number of samples of a session that counts
 _UNEVEN = 0.10  # (largest - smallest) / median from which the spread of a group is reported
 _SKIPPED = "skipped"
 _NOT_COMPARED = ("contended", "unstable", "implausible")
@@ -138,8 +137,7 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that was compared in no case at all, or that was left out of a case because the case failed on
-    it."""
+    """A GPU that was compared in no case, or on which a case failed."""
 
     node: str  # the name of the node
     gpu: str  # the key of the GPU in the fleet, as in `gpu_keys`
@@ -165,8 +163,9 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_keys(run: Run, node: str, newest: Run | None = None) -> dict[str, str]:
-    """Return the keys in the fleet of a run's GPUs, by their ids in the run. A key is the GPU's UUID as results
-    hold it, or else the node's name and the id in its `newest` run (None: this run)."""
+    """Return the keys of a run's GPUs in the fleet, by their ids in the run. A key is the GPU's UUID as results
+    hold it. Without a UUID it is the node's name with the GPU's id in the node's `newest` run (None: this
+    run)."""
     # An address may change from run to run.
     same = pair_gpus((newest or run).machine.gpus, run.machine.gpus)
     gpus = {gpu.id: same.get(gpu.id, gpu) for gpu in run.machine.gpus}
@@ -226,7 +225,7 @@ def _rates(result: CaseResult) -> tuple[float, ...]:
 
 def _reason(outcome: Outcome, result: CaseResult) -> str | None:
     """Return the reason why a figure does not count, or None if it counts."""
-    # A failed case has one, too: GPUs that all failed at it would be taken for alike.
+    # A failed case gets a reason, too: otherwise GPUs on which a case failed would seem to be alike.
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
         return f"{what}: {result.detail or result.reason}"
@@ -246,9 +245,9 @@ _Name = tuple[str, str, int]  # the group, the driver and the size
 def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """Compare the GPUs of a fleet, case by case, with their peers. `tolerance` is the shortfall, from 0 to 1,
-    up to which no GPU is slow. With `known_good`, the figures of a saved fleet, a fleet that is slow as a whole
-    is found, too."""
+    """Compare the GPUs of a fleet, case by case, with their peers. `tolerance` is the shortfall, from 0 to 1, up
+    to which no GPU is slow. `known_good` are the figures of a saved fleet: each GPU is also compared with itself
+    there."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
@@ -278,7 +277,7 @@ def _age(figure: Figure) -> tuple[str, ...]:
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures that are compared with each other, by group, driver ("" without `drivers`) and size."""
+    """Return the figures in groups that are compared, by likeness, driver ("" without `drivers`) and size."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:
@@ -286,7 +285,7 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
             sizes.setdefault(name, {}).setdefault(figure.size, {})[figure.gpu] = figure
     groups = {}
     for (group, driver), by_size in sizes.items():
-        # Searches may end at different sizes: the size that most GPUs have counts, or the largest of several.
+        # Searches may end at different sizes. The size that most GPUs have counts, or the largest of several such.
         size = max(by_size, key=lambda n: (len(by_size[n]), n))
         groups[group, driver, size] = list(by_size[size].values())
     return groups
@@ -295,12 +294,12 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
 def _judge(
     group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
 ) -> tuple[PeerGroup, list[SlowGpu]]:
-    """Return the peer group of these figures, and verdicts on the GPUs that fall short."""
+    """Return the peer group of these figures, and verdicts on the GPUs that fall short of their peers or of their
+    own saved figures (`before`)."""
     rates = [figure.rate for figure in group]
     middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
     threshold = max(tolerance, k * sigma) if len(group) >= FEWEST_PEERS else None
-    # By more than `tolerance`, and by more than `k` times the group's spread.
     short = [figure for figure in group if threshold is not None and 1 - figure.rate / middle > threshold]
     uniform = is_uniform(len(short), len(group))
     chance = 0.0 if threshold is None or sigma == 0 else 1 - NormalDist().cdf(threshold / sigma)
@@ -421,8 +420,8 @@ def survey_fleet(
     nodes: Iterable[Node], *, expected: int | None = None, tolerance: float = TOLERANCE,
     known_good: Iterable[Figure] | None = None,
 ) -> FleetReport:  # fmt: skip
-    """Return the report of the nodes, each of which is dropped after its figures are read. `expected` is the
-    number of nodes that there should be (None: as many as are given). `tolerance` and `known_good` are as in
+    """Return the report of the nodes, which are read one after the other and not kept. `expected` is the number of
+    nodes that there should be (None: as many as are given). `tolerance` and `known_good` are as in
     `compare_gpus`."""
     all_figures: list[Figure] = []
     rows: list[NodeRow] = []
@@ -468,7 +467,8 @@ def _word(node: Node) -> NodeWord:
 
 # the hardware of nodes
 
-SAME_MEMORY = 0.01  # relative; what the kernel reserves differs from boot to boot
+# The relative difference up to which sizes of RAM are equal, because the kernel reserves more or less at each boot.
+SAME_MEMORY = 0.01
 
 
 class ListedGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -535,8 +535,8 @@ def list_node(
     name: str, machine: Machine | None = None, *, reason: NodeReason | None = None, why: str | None = None,
     gpubench: str | None = None,
 ) -> ListedNode:  # fmt: skip
-    """Return the entry of a node in the inventory: its `machine`, or the `reason` why it did not answer, which
-    `why` explains. `gpubench` is the version of the code on the node, or None if unknown."""
+    """Return the entry of a node in the inventory: its `machine`, or the `reason` why it did not answer and the same
+    in words (`why`). `gpubench` is the version of the code on the node, or None if unknown."""
     machine = machine or Machine()
     gpus = [
         ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))

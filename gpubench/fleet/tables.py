@@ -1,6 +1,6 @@
-"""Tables of a fleet and of an inventory. The tables of a fleet, at most 300 lines together, are a line with the
-result and then the problems, the worst first. The tables of an inventory list the nodes that did not answer,
-the hardware of the others, and the differences in software."""
+"""Tables of a fleet and of an inventory, each at most 300 lines in all. The report of a fleet begins with its
+result in one line, and then lists the problems, the worst first. The inventory lists the nodes that did not
+answer, the hardware of the others, and the differences in software."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def inventory_headline(inventory: Inventory) -> str:
 
 
 def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *more: str) -> str:
-    """Return the first line: `counts`, the absent nodes by reason, the nodes without an entry, and `more`."""
+    """Return the first line: `counts`, the absent nodes by reason, the number of unknown nodes, and `more`."""
     by_word = group_by(absent, lambda node: node[0])
     parts = [f"Fleet: {counts}"]
     parts += [
@@ -111,15 +111,13 @@ def _more(rows: Sequence[object]) -> list[str]:
 
 
 def _absent(title: str, nodes: Iterable[tuple[str, str, str | None]]) -> Section | None:
-    """Return a table of the absent nodes with the name, the state and the reason of each, or None if there are
-    none."""
+    """Return a section that lists the absent nodes with name, state and reason, or None if there are none."""
     rows = [cells(name, word, why or "") for name, word, why in nodes]
     return _listing("absent", title, heads("node", "is", "why"), rows)
 
 
 def _drift(drift: Iterable[Drift]) -> Section | None:
-    """Return a section with a table of the software that differs between nodes, or None if there is no such
-    software."""
+    """Return a section that lists the software that differs between nodes, or None if none differs."""
     rows = [
         cells(
             part.what, part.usual, version, str(len(names)),

@@ -107,7 +107,8 @@ HALF = 0.5
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
     """Return a sentence for each slow copy between two GPUs (`p2p`, `p2p_both`). A copy is slow if its whole
-    interval lies below half of the median rate of its peers: same op, size and kind of path."""
+    interval lies below half of the median rate of its peers: copies by the same op, of the same size, on the same
+    kind of path."""
 
     def kind_of(result: CollectiveResult) -> Hashable:
         path = declared_path(analysis.run, result.device_id)
@@ -246,7 +247,7 @@ def _shared_gpus(run: Run) -> set[str]:
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return how far the rate of each GPU falls short of its like, as a share, by the GPU's id."""
+    """Return, by the id of each GPU, how far its rate falls short of the others', as a share of theirs."""
     rates = {id: 1 / median(blocks_s) for id, blocks_s in blocks.items()}
     # Four or more GPUs are compared with their median, fewer with the fastest.
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
@@ -254,14 +255,14 @@ def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
-    """Return the GPUs that are slow in all blocks together and in each half, unless too many are."""
+    """Return the GPUs that are slow in all blocks together and in each half of them, or none if too many are."""
     whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [
         {id: blocks[part] for id, blocks in whole.items()} for part in (slice(middle), slice(middle, None))
     ]
     named = set.intersection(*(_suspects(blocks, looks) for blocks in (whole, *halves)))
-    # So many slow GPUs are not alike.
+    # If so many GPUs are slow, the GPUs are not alike.
     if not is_uniform(len(named), len(whole)):
         return []
     short = _shortfalls(whole)
@@ -307,14 +308,14 @@ def _text(check: IdenticalGpuCheck) -> str:
 # ---------------------------------------------------------------- the answer
 
 BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
-_FIRST = (*COPIES, "allreduce")  # the ops that people ask for first, then the others by name
+_FIRST = (*COPIES, "allreduce")  # these ops are shown first, then the others by name
 _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
     """Return the part of an answer that is about several GPUs: which identical GPUs differ, and which links are
-    slow. If the run has no other answer (`alone`), it also says what collectives carry or, without these, what
-    GPUs gain."""
+    slow. If the run has no other answer (`alone`), the part also says what collectives carry or, without
+    collectives, what several GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -329,7 +330,8 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
 
 def group_sentences(analysis: Analysis) -> tuple[str, ...]:
     """Return the first sentences of an answer that compares no GPU with a CPU: what the links carry. Without
-    collectives, they say what GPUs keep of their rates at once, and from which sizes device groups beat one."""
+    collectives: what GPUs that work at once keep of their rates, and from which sizes device groups beat one
+    GPU."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -355,14 +357,14 @@ def _strong_sentence(rows: Sequence[GroupFrom]) -> str:
 
 def links_table(analysis: Analysis) -> Table:
     """Return a table of bus bandwidths: a row for each op and device group, and a column for each of the six
-    largest sizes. Columns of small sizes may be dropped. If more than two groups have as many ranks, only the
-    slowest and the fastest have a row."""
+    largest sizes. If an op ran on more than two groups with the same number of ranks, only the slowest and the
+    fastest have a row."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):
         rates = {result.n: format_rate(result.busbw, "B/s") + mark(result.row.label) for result in device_group}
         rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
-    # Where columns have to be dropped, the largest size is kept.
+    # On a narrow screen the columns of the smallest sizes are dropped first.
     columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
     return bare_table((Column("busbw"), *reversed(columns)), rows)
 

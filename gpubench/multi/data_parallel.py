@@ -26,13 +26,12 @@ from gpubench.result.run import Check
 
 
 def rank_case(case: Case, ranks: int) -> Case:
-    """Return the case that one rank runs: the same case with the size divided by the number of `ranks`."""
+    """Return the case that one rank runs, whose size is that of `case` divided by `ranks`."""
     return replace(case, params={**case.params, "n": case.params["n"] // ranks})
 
 
 def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | None:
-    """Return the error that says why the ranks cannot run the training, or None if they can. `session` is the
-    session of the first rank."""
+    """Return why the ranks cannot run the training, or None if they can. `session` is that of the first rank."""
     if case.params["n"] % ranks:
         return Unsupported(
             f"a batch of {case.params['n']} has no equal parts for {ranks} ranks", reason="shape"
@@ -49,8 +48,8 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
-    """Divide the stages into segments. Yield for each segment its stages and the names of the values that the
-    ranks average after it. A segment ends before a stage that reads a value that is not averaged yet."""
+    """Yield the segments of an op, each with its stages and the names of the values that the ranks average after
+    it. A segment ends before the first stage that reads one of these values."""
     stages: list[Stage] = []
     waiting: list[str] = []
     for stage in op.stages:
@@ -100,7 +99,7 @@ class Rank:
                 self.session.run(launch)
 
     def send(self) -> None:
-        """Copy to the device those operands that were uploaded since the last call."""
+        """Copy this rank's part of each operand to the device, if a new array was uploaded since the last call."""
         import numpy as np
 
         for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):
@@ -109,8 +108,8 @@ class Rank:
                 part.version = buffer.version
 
     def split(self, operand: Operand, part: Part, array: Array) -> Array:
-        """Return this rank's rows of `array` if the operand is divided among the ranks with the batch, or else
-        the whole array."""
+        """Return this rank's rows of `array`, or the whole array if the operand, such as a weight, is not divided
+        among the ranks."""
         rows = part.shape[0]
         return array[self._place * rows : (self._place + 1) * rows] if operand.travels else array
 
@@ -147,12 +146,12 @@ class ParallelLaunch(Launch):
 
     @property
     def is_over(self) -> bool:
-        """Whether the buffers of all outputs were freed, so that nobody will run this launch again."""
+        """Whether all output buffers were freed. This launch is then never run again."""
         return all(buffer.is_freed for buffer in each(self.output))
 
     def run(self, repeat: int) -> None:
-        """Send each rank those operands that were uploaded since the last call, and enqueue the launches on all
-        ranks `repeat` times, segment by segment."""
+        """Send newly uploaded operands to the ranks, and enqueue the launches on all ranks `repeat` times, segment
+        by segment."""
         versions = [buffer.version for buffer in self.buffers]
         if versions != self._sent:
             for rank in self.ranks:

@@ -3,7 +3,7 @@ as `group:cupy:0+1` or `group:cupy:0-7`.
 
 A collective uses the links between the devices, which their backend provides (`Backend.links`). Any other op is
 split into one share for each rank (`shares`), and the host joins the results. `group:numpy:4` is a group of
-four ranks in host memory, which tests that the program is right and says nothing about hardware.
+four ranks in host memory. It only serves to test the program: its times say nothing about GPUs.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ class GroupSession(
         self._links = links
         self._members = members
         self._opened: Ranks | None = None
-        self._trainings: dict[tuple[int, ...], ParallelLaunch] = {}  # by their buffers, which they keep alive
-        self._idle: dict[tuple[Shape, Stored], list[DividedBuffer]] = {}  # that copying calls gave back
+        # The launches of trainings, by the ids of their buffers, which they keep alive.
+        self._trainings: dict[tuple[int, ...], ParallelLaunch] = {}
+        self._idle: dict[tuple[Shape, Stored], list[DividedBuffer]] = {}  # buffers that copying calls gave back
 
     @property
     def _ranks(self) -> Ranks:
-        """The sessions of the members, which are opened when an op first needs them."""
+        """The sessions of the members. The first use opens them."""
         if self._opened is None:
             self._opened = Ranks(self._members())
         return self._opened
@@ -109,12 +110,12 @@ class GroupSession(
         return self._ranks.sessions[0].host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """Return an operand without device memory. A rank allocates its part when a launch determines the part."""
+        """Return a buffer without device memory. Each rank allocates memory for its part when a launch is built."""
         return DividedBuffer(shape, dtype)
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Return an object that hands out buffers of this shape and dtype. Each copying call gets the same
-        buffers in the same order, so that its launch can be used again."""
+        """Return a source of buffers of this shape and dtype. It gives each copying call the same buffers in the
+        same order, so that the call's launch can be used again."""
         idle = self._idle.setdefault((shape, dtype), [])
         return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
 
@@ -122,8 +123,8 @@ class GroupSession(
         buffer.free()
 
     def forget(self) -> None:
-        """Free idle buffers, and let the sessions of the ranks do the same. Also close the trainings whose
-        outputs were freed; those of other workloads stay."""
+        """Free idle buffers, close the trainings whose outputs were freed, and let the sessions of the ranks free
+        theirs."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().free()
@@ -146,8 +147,8 @@ class GroupSession(
             self._ranks.fetch(buffer.last, host)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Let each rank choose its kernel for its share of the op. Nothing is done for a training, or if the
-        ranks cannot tune."""
+        """Let each rank choose its kernel for its share of the op. Do nothing for a training, or if the ranks
+        cannot tune."""
         if op.averaged or not isinstance(self._ranks.sessions[0], protocols.Tunes):
             return
         launch = self._ranks.split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
@@ -159,7 +160,7 @@ class GroupSession(
     def compile(
         self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SharedLaunch | ParallelLaunch:
-        """Build each rank's share of the op in the session of that rank."""
+        """Return a launch with each rank's share of the op, which is built in the session of that rank."""
         if op.averaged:
             return self._train(op, case, inputs, output)
         launch = self._ranks.split(op, case, inputs, output)
@@ -315,15 +316,15 @@ BACKEND = GroupBackend()
 
 Result = TypeVar("Result")
 
-# The number of launches that are enqueued on one rank before the next rank gets as many. No queue runs empty or
-# fills up with it.
+# The number of launches that are enqueued on one rank before the next rank gets as many. With this number, no queue
+# runs empty or fills up.
 CHUNK = 8
 
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
-    """Return the begin and the end of each rank's share of the `units` of an op, which are counted from 0. The
-    shares are multiples of a step (`granule`) and as equal as possible; the last one also gets the rest. Raises
-    ValueError if there are fewer steps than ranks."""
+    """Return the first unit of each rank's share and the unit after its last. An op has `units` units, counted from
+    0. The shares are multiples of a step (`granule`) and as equal as possible; the last one also gets the rest.
+    Raises ValueError if there are fewer steps than ranks."""
     step = granule(units)
     whole = units // step
     if whole < ranks:
@@ -373,7 +374,7 @@ class Ranks:
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
-        """Send each rank its part of those operands that were uploaded since they were last sent."""
+        """Send each rank its part of the newly uploaded operands."""
         works = [partial(enter, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 
@@ -407,7 +408,7 @@ class Ranks:
             self._nest(works, 0)
 
     def _nest(self, works: Sequence[Work], rank: int) -> None:
-        """Do the works from index `rank` on at the same time, the first of them in this thread."""
+        """Do the works from index `rank` on at the same time, one of them in this thread."""
         if rank == len(works) - 1:
             works[rank]()
             return
@@ -420,7 +421,7 @@ class Ranks:
 GUARD = 1024  # the number of elements before and after each output that must not change
 PIECE = 1 << 24
 FETCHED_BYTES = 64 << 20
-# The number of exchanges before the first timing: first touching pages and first calling a library are slow.
+# The number of exchanges before the first timing, because the first use of a page or of a library is slow.
 WARM_UP = 5
 
 

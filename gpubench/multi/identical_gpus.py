@@ -3,7 +3,7 @@ out. Weak scaling runs each GPU alone and all of them at once.
 
 For weak scaling all workers begin at the same moment, and each reports when each of its samples ended. The
 analysis counts the samples inside the window in which all GPUs worked. For the check, three cases run in turns
-on the measured GPU and each that was left out, within a share of the budget.
+on the measured GPU and on each GPU that was left out, within a share of the budget.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def join(
 
 
 def identical_groups(spec: RunSpec) -> list[list[Target]]:
-    """Return the groups of identical GPUs in a run, with the GPUs that a search leaves out. A group that
-    several backends drive is returned once, for the first of them."""
+    """Return the groups of identical GPUs in a run, which include the GPUs that a search leaves out. If several
+    backends drive a group, it is returned only for the first of them."""
     left_out = (target for group in spec.left_out for target in group[1:])
     gpus = _gpus((*spec.constraints.targets, *left_out))
     by_model = group_by(gpus, lambda target: (target.device.backend, target.device.name))
@@ -109,9 +109,8 @@ def cases_of(
     constraints: Constraints,
     implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return a pair of device and case for each GPU in `group`, or an empty list if a GPU has no such case. The
-    case runs the op at size `n` with queued calls and resident data. `implementation` is preferred, not
-    required."""
+    """Return each GPU in `group` with its case: the op at size `n`, with queued calls and resident data, by
+    `implementation` if there is such a case. Return an empty list if a GPU has no case."""
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
@@ -129,7 +128,7 @@ def cases_of(
 
 
 class IdenticalGpus:
-    """The workers of identical GPUs. `failed` holds, by device id, why a GPU failed and gets no more
+    """The workers of identical GPUs. `failed` says, by device id, why a GPU failed. Such a GPU gets no more
     requests."""
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -138,8 +137,8 @@ class IdenticalGpus:
         self.failed: dict[str, str] = {}
 
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:
-        """Prepare inputs and launch and check the result, on all GPUs at once. Then determine, one GPU after
-        the other, how long a sample takes."""
+        """Make the inputs, build the launch and check its result, on all GPUs at once. Then let one GPU after the
+        other determine how long a sample takes."""
         if cases[0][1].group != "overhead":
             self._pool.load([{device.id: [case] for device, case in cases}])
             lost = self._pool.take_losses({device.id for device, _ in cases})
@@ -238,9 +237,8 @@ def weak(
             continue
         gpus = IdenticalGpus(pool)
         gpus.prepare(cases, session)
-        turns = (
-            [*([case] for case in cases), cases] if session % 2 == 0 else [cases, *([case] for case in cases)]
-        )
+        turns: list[Sequence[OnDevice]] = [[case] for case in cases]
+        turns.insert(0 if session % 2 else len(cases), cases)
         work = [worked for turn in turns for worked in _work(gpus, turn, session, alone=turn is not cases)]
         gpus.finish(cases)
         times += [worked for worked in work if worked.device_id not in gpus.failed]
@@ -290,8 +288,8 @@ def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
     """Return the times of the GPUs that a search leaves out and of the GPU measured in their place, in the
-    order of `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds left;
-    no case begins after them."""
+    order of `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds that
+    are left; when there are none, no more cases begin."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []
@@ -307,7 +305,7 @@ def check(
 def _times(
     gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of the GPUs, which are sampled in turns."""
+    """Sample the GPUs in turns, and return the times of each."""
     gpus.prepare(cases, session)
     until = time.monotonic() + max(left_s(), LEAST_S)
     blocks: dict[str, list[float]] = {device.id: [] for device, _ in cases}
@@ -349,8 +347,8 @@ class IdenticalCompanion(Companion):
         return [target.device for group in self.spec.left_out for target in group[1:]]
 
     def follow_session(self, session: Occasion) -> None:
-        """Measure weak scaling in each session. In the first session also check the GPUs that the search leaves
-        out."""
+        """Measure weak scaling, if it was asked for. After the first session, also check the GPUs that the search
+        leaves out."""
         if self.spec.settings.scales("weak"):
             self._work_together(session)
         if session.first and self.devices():
@@ -360,8 +358,7 @@ class IdenticalCompanion(Companion):
             self.recorder.replace(identical_gpus=list(times))
 
     def _work_together(self, session: Occasion) -> None:
-        """Run the largest size of each curve on all identical GPUs at once, as long as the budget is enough for
-        a whole case."""
+        """Measure weak scaling at the largest size of each series, as long as the budget is enough for it."""
         for group in identical_groups(self.spec):
             for item in largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:

@@ -60,9 +60,8 @@ def _others(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _collective(
-    *, name: str, group: str, summary: str, **declared: Any,
-) -> Op:  # fmt: skip
+# `gpubench ops` reads the name, the group and the summary of each op from this text, without importing it.
+def _collective(*, name: str, group: str, summary: str, **declared: Any) -> Op:
     """Return the op that times one exchange; `declared` are fields of `Collective`."""
     return timed_call(
         name=name, group=group, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},

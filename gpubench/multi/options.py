@@ -20,8 +20,8 @@ class ScalingOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings with `scaling` (weak, strong or both) and `ranks` (the numbers of GPUs), unless
-        scaling is off. Raises UsageError for a number of GPUs below 2."""
+        """Return the settings. Unless scaling is off, they include `scaling` (weak, strong or both) and `ranks`
+        (the numbers of GPUs). Raises UsageError for a number of GPUs below 2."""
         from gpubench.base import units
         from gpubench.cli import selection
 
@@ -34,9 +34,9 @@ class ScalingOptions(SelectionOptions):
         return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the request for devices. With strong scaling or `--ops health` (unless the mode is cpu), it
-        asks for device groups of the GPUs that are found, too. `--ops health` adds every ordered pair of GPUs.
-        """
+        """Return the request for devices. Strong scaling and `--ops health` add device groups of the GPUs that are
+        found, and `--ops health` also adds every ordered pair of GPUs. In the mode cpu `--ops health` adds
+        none."""
         from gpubench.cli import selection
 
         strong = settings.scales("strong")

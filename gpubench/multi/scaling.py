@@ -53,7 +53,7 @@ from gpubench.report.wording import (
 from gpubench.result.case import DEVICE_GROUP, RESIDENT, WAITED, Case, beside_size, group_ranks, parse_case_id
 from gpubench.result.run import Measurement, Run, Telemetry, TogetherTimes
 
-# A device group that takes at most so many times what its launches cost the host shows the host's speed.
+# If a device group takes less than this many times what its launches cost the host, the host limits it.
 HOST_LIMITED = 2.0
 From = Literal["at", "all-sizes", "no-size"]
 
@@ -121,8 +121,8 @@ class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def scaling(analysis: Analysis) -> GroupGains:
-    """Return the gains over single GPUs of the device groups that the report shows, ordered by op and size,
-    together with weak scaling."""
+    """Return what several GPUs gain: weak scaling, and the gains of the device groups that the report shows over
+    single GPUs, ordered by op and size."""
     run = analysis.run
     single = group_by(
         (
@@ -209,7 +209,7 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
         case=first.row.case,
     )  # fmt: skip
-    # GPUs that are best at no size are left out. The minimum of two equal curves would count their scatter.
+    # Only GPUs that are the best at some size count. The minimum over many equal curves would be too low.
     sides = {key for gain in rows for key in (gain.device_id, gain.single.case.device_id)}
     cases = {
         case.id: case for gain in rows for case in (gain.row, *gain.singles) if case.case.device_id in sides
@@ -294,8 +294,8 @@ Readings = Mapping[tuple[int, str], Telemetry]  # telemetry by session and devic
 
 
 def weak(run: Run) -> tuple[Weak, ...]:
-    """Return a `Weak` for each case and number of GPUs that ran at once, in the order of the file. A case has
-    none if there is no session in which all of its GPUs have times."""
+    """Return a `Weak` for each case and number of GPUs that ran at once, in the order of the file. A case is left
+    out if no session has times of all its GPUs."""
     allowed = used_sessions(run)
     readings = {(session.index, read.device_id): read for session in run.sessions for read in session.telemetry}
     alone: dict[str, Sessions] = {}
@@ -319,7 +319,7 @@ def weak(run: Run) -> tuple[Weak, ...]:
 
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
-    """Return the parts of each GPU's work, by device id, in each session that has all of them."""
+    """Return, for each session with times of all GPUs, the parts of each GPU's work by device id."""
     sessions = []
     for session, together in at_once.items():
         single = alone.get(session, {})
@@ -480,7 +480,8 @@ def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
 
 
 def _state_text(gain: Weak) -> str:
-    """Return the state of the GPU that keeps the least, such as `1.98 -> 1.76 GHz, 690 W`, if known."""
+    """Return the state of the GPU that keeps the least, such as `1.98 -> 1.76 GHz, 690 W`. The text is empty if
+    nothing was read."""
     early, late = (
         next(
             (state for state in gain.conditions if (state.device_id, state.part) == (gain.least_id, part)), None

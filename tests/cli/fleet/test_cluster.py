@@ -309,7 +309,7 @@ def test_an_interrupt_saves_what_arrived(asked, tmp_path):
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"output": ["f.json", "g.json"]}, "a fleet is one file"), ({"output": ["f.md"]}, "a fleet is one file"),
-    ({"append": "f.md"}, "a fleet is one file"), ({"append": "f.json", "output": ["f.json"]}, "--append"),
+    ({"append": "f.md"}, "--append: a fleet is one file"), ({"append": "f.json", "output": ["f.json"]}, "--append"),
     ({"output": ["no/f.json"]}, "cannot write"), ({"append": "run.json"}, "is no fleet"),
     ({"output": ["f.json"], "nodes": "a,z"}, "1 of 2 nodes can be asked"),
     ({"output": ["f.json"], "expect": 2}, "1 of 2 nodes can be asked"),
