@@ -34,7 +34,7 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
     kind: Kind  # the kind of its calls
     blocks: Blocks  # the seconds of its blocks, by size and session
-    # equal for contenders that are relatives, so it does not contain the op; None: the contender has none
+    # equal for contenders that are relatives, so it does not contain the op; None: no contender is a relative
     relation: Hashable = None
     # the bytes that a launch moves for each unit of n; 0 if they are not proportional to n, so that the
     # contender has no relatives
@@ -49,9 +49,9 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
         """Return the times of a contender. `relation` is (dtype, device, implementation, regime id). `moved`
-        maps sizes to the bytes that a launch moves, and to those that it writes. If it is empty, the contender
+        maps each size to (bytes that a launch moves, bytes that it writes). If `moved` is empty, the contender
         has no relatives."""
-        # An op that writes next to nothing is a reduction, which is related only to other reductions.
+        # An op that writes next to nothing is a reduction. Reductions are related only to each other.
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
         return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
@@ -63,10 +63,10 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
 
 class WalkRates(NamedTuple):
-    """The variance that a random walk gains for each unit of ln(n)."""
+    """How much variance a random walk gains for each unit of ln(n)."""
 
-    height: float  # the variance of its height
-    bend: float  # the variance of its slope
+    height: float  # the variance of the walk's height
+    bend: float  # the variance of the walk's slope
 
 
 # Of nine pairs of rates, this one makes the times of eleven runs the most likely (docs/statistics.md).
@@ -75,7 +75,7 @@ LAUNCH: Mapping[Kind, WalkRates] = {
     "cpu": LINE, "waited": WalkRates(0.0001, 0.0), "queued": WalkRates(0.003, 0.0),
     "copied": WalkRates(0.03, 0.01),
 }  # fmt: skip
-# The exponent p with which the launch cost and the work overlap (see `LaunchTime`): a call in a row of launches
+# The exponent p with which the launch cost and the work overlap (see `LaunchTime`). In a row of launches, a call
 # takes little more than the longer of the two.
 OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 
@@ -83,9 +83,9 @@ OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 class Own(NamedTuple):
     """How far the curve of one op may deviate from that of its relatives."""
 
-    level: float  # the standard deviation of its level; on a GPU, the relative one of the cost of a launch
-    slope: float  # the standard deviation of its slope; on a GPU, the relative one of the cost per byte
-    share: float = 1.0  # the variance of its own walk, as a share of the variance of the relatives' walk
+    level: float  # the standard deviation of its level; on a GPU, that of the launch cost / the launch cost
+    slope: float  # the standard deviation of its slope; on a GPU, that of the cost per byte / this cost
+    share: float = 1.0  # the variance of its own walk / that of the relatives' walk
 
 
 # The deviations that are tried in turn. The points of the op decide which of them is used.
@@ -99,8 +99,8 @@ ALONE_LINE = Own(3.0, 1.5)
 ALONE_LAUNCH = Own(0.5, 0.7)
 # Points of relatives within this factor of the size are merged into one.
 BIN = math.log(1.4)
-# The expected scatter has the weight of this many points. The points' own scatter changes it by at most the
-# second factor.
+# The expected scatter counts as much as that of USUAL_DEGREES points. The points' own scatter changes it at most
+# by the factor MOST_MISFIT.
 USUAL_DEGREES, MOST_MISFIT = 8, 4.0
 
 # The bytes for each element may differ by this factor between sizes, because a reduction also writes a few
@@ -111,8 +111,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
-    """Return the bytes that a launch moves for each unit of n. Returns 0 if this ratio differs between the
-    sizes, or if there are no sizes."""
+    """Return the bytes that a launch moves for each unit of n. Returns 0 if this ratio differs by more than
+    SAME_TRAFFIC between the sizes, or if there are no sizes."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
     shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0
@@ -124,7 +124,7 @@ def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: 
     related: dict[Hashable, list[K]] = {}
     for key, item in series.items():
         if item.traffic > 0 and item.relation is not None:
-            # CPUs leave their caches at sizes that the bytes decide, and by then each traffic has its own shape.
+            # On a CPU, the bytes decide at which size the caches overflow, so only equal traffic has an equal shape.
             shape = item.traffic if item.kind == "cpu" else None
             related.setdefault((item.relation, item.kind, shape), []).append(key)
     members = {key: [other for other in keys if other != key] for keys in related.values() for key in keys}
@@ -150,13 +150,13 @@ def _shift(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """Return the curve that makes the points of a contender most likely."""
-    # The line fits a CPU, and GPU ops such as matmul, whose time is no sum of a launch cost and a cost per
-    # byte.
+    """Return the candidate curve that makes the points of a contender most likely."""
+    # The line fits a CPU. It also fits GPU ops such as matmul, whose time is no sum of a launch cost and a
+    # cost per byte.
     result = [_line(places)]
     if relatives and (kind == "cpu" or len(places) > 1):
         result += _beside(kind, places, relatives)
-    if kind != "cpu" and len(places) > 2:  # through two sizes there is always one
+    if kind != "cpu" and len(places) > 2:  # two points always lie on some curve of a launch
         cost = fixed_and_per_n(kind, places)
         result.append(_ease(_launch_process(kind, places[0].x, *cost, ALONE_LAUNCH), places, 2))
     return max(result, key=lambda belief: belief.likelihood)
@@ -183,7 +183,8 @@ def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
 
 
 def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
-    """Return the points' misfit from the lines between their neighbours, and its degrees of freedom."""
+    """Return the misfit between the points and the lines through their neighbours, and its degrees
+    of freedom."""
     shares = []
     for a, b, c in zip(places, places[1:], places[2:], strict=False):
         weight = (b.x - a.x) / (c.x - a.x)
@@ -199,9 +200,9 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
 def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
-    """Return the candidate curves that deviate from the relatives' common curve."""
+    """Return candidate curves: the relatives' common curve plus a deviation, one for each entry of OWN."""
     result = []
-    # An op lies further from the mean of its relatives than from their true curve.
+    # The common curve is a mean of few relatives, so an op may lie further from it than from the true one.
     apart = math.sqrt(1 + 1 / len(relatives))
     for own in OWN[kind]:
         knots = _bin(relatives, own)
@@ -258,14 +259,15 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
 
 
 def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
-    """Return the prior given the points, with their variances scaled to their misfit."""
+    """Return `prior` after the points are known, with their variances scaled to their misfit. The fit
+    of `prior` used `free` degrees of freedom."""
     misfit = Conditioned(prior, places).misfit
     return Conditioned(prior, _scale(places, misfit, max(0, len(places) - free)))
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
-    """Fit the curve of `LaunchTime` to the points. Return a, the fixed part, and b, the part for each unit of
-    n, in seconds."""
+    """Fit the curve of `LaunchTime` to the points, whose n is exp(x). Return (a, b) in seconds: the cost of a
+    launch, and the cost for each unit of n."""
     power = OVERLAP.get(kind, 1.0)
     weights = [1 / point.variance for point in places]
     units = [math.exp(power * point.x) for point in places]

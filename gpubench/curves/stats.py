@@ -133,7 +133,7 @@ def order_correlation(values: Sequence[float]) -> float:
     n = len(values)
     if n < 3:
         return 0.0
-    # Sums of products of ranks, which are exact, less those of the mean: a report asks this of every sample.
+    # Ranks are halves, so their sums are exact. A report needs this of each case, so it has to be fast.
     ranks, squared_mean = _ranks(values), n * ((n - 1) / 2) ** 2
     covariance = sum(map(operator.mul, ranks, range(n))) - squared_mean
     variance = sum(map(operator.mul, ranks, ranks)) - squared_mean
@@ -168,8 +168,8 @@ def _median_rank(n: int) -> int:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the interval of the median of at least one value, by order statistics. Fewer than 6
-    values cover less than 95 %: the ends are then the smallest and the largest value."""
+    """Return the ends of the median's 95 % interval, by order statistics. At least one value is needed. Fewer
+    than 6 values cover less than 95 %: the ends are then the smallest and the largest value."""
     ordered = sorted(values)
     rank = _median_rank(len(ordered))
     return ordered[rank - 1], ordered[-rank]
@@ -201,8 +201,8 @@ def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
 
 
 def prior_quantile(p: float) -> float:
-    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom, for 0 < `p` < 1. It is the
-    closed form for four degrees (Shaw 2006), which is also exact in the tails."""
+    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom, for 0 < `p` < 1. The closed
+    form for four degrees (Shaw 2006) is exact, in the tails too."""
     alpha = 4 * p * (1 - p)
     root = math.cos(math.acos(math.sqrt(alpha)) / 3) / math.sqrt(alpha)
     return math.copysign(2 * math.sqrt(root - 1), p - 0.5)
@@ -233,9 +233,9 @@ PRIOR_DEGREES = 4
 
 
 def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
-    """Return the square of the half-width of the 95 % interval of one value, or infinity if its variance is
-    unknown. `squares` is a sum of squared deviations with `degrees` degrees of freedom. `prior` is the expected
-    variance, or None."""
+    """Return the square of the half-width of a value's 95 % interval, or infinity if nothing tells its
+    variance. `squares` is a sum of squared deviations with `degrees` degrees of freedom. `prior` is the
+    expected variance, or None."""
     if prior is not None:
         # the prior counts like PRIOR_DEGREES further degrees
         squares += prior * (PRIOR_DEGREES - 2)
@@ -286,15 +286,15 @@ def run_value(sessions: Iterable[Sequence[float]]) -> float:
 
 
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """Return the square of the half-width of the interval of a session's mean ln(block)."""
+    """Return the squared half-width of the interval around the mean of ln(block) in one session."""
     expected = None if prior is None else prior.block**2
     squares = squared_deviations([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
 
 
 def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
-    """Return the interval of exp(mean of `means`), the sessions' mean logarithms with their squared
-    half-widths `margins`."""
+    """Return exp(mean of `means`) with its interval. `margins` are the squared half-widths of the
+    sessions' `means`."""
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
     # From MIN_SESSIONS sessions on, only the observed variance counts, and no longer `between`.
@@ -306,7 +306,7 @@ def _interval(means: Sequence[float], margins: Sequence[float], between: float |
         squared = margins[0]
     else:
         squared = squared_margin(squared_deviations(means), count - 1, expected) / count
-    # Infinite where nothing is known; whatever is known has ends that a caller may divide by.
+    # Without any knowledge, the interval is infinite. Otherwise its ends are finite, so callers may divide by them.
     factor = math.exp(min(math.sqrt(squared), FARTHEST)) if squared < math.inf else math.inf
     return Interval(estimate / factor, estimate, estimate * factor, kind)
 
@@ -324,7 +324,8 @@ def ratio_interval(
     priors: tuple[Prior, Prior] | None = (USUAL, USUAL),
 ) -> Interval:
     """Return the baseline's time divided by the case's time, with an interval as in `run_interval`. `pairs`
-    holds (blocks of the baseline, blocks of the case) for each session, and `priors` is in the same order."""
+    holds (blocks of the baseline, blocks of the case) for each session, and `priors` holds (prior of the
+    baseline, prior of the case)."""
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
     margins = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
@@ -365,7 +366,7 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
     # One large integer holds the counts of all sums: a shift and an addition update them all.
     ways = [1] + [0] * k
     for i, rank in enumerate(ranks):
-        # No more are taken than there were, nor so few that the rest does not suffice.
+        # At most all ranks so far are chosen, and at least k minus the number of ranks that follow.
         for taken in range(min(k, i + 1), max(0, k - len(ranks) + i), -1):
             ways[taken] += ways[taken - 1] << (8 * size * rank)
     counts = ways[k].to_bytes(size * (sum(ranks) + 1), "little")
@@ -374,9 +375,9 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
     """Return two p-values of the exact one-sided Mann-Whitney test. The first is small if `new` is larger than
-    `base`, the second if it is smaller. Equal values share the mean of their ranks."""
+    `base`, the second if `new` is smaller. Equal values share the mean of their ranks."""
     ranks = _ranks([*base, *new])
-    times = 1 if all(map(float.is_integer, ranks)) else 2  # a rank that two share is a half
+    times = 1 if all(map(float.is_integer, ranks)) else 2  # a shared rank may be a multiple of 1/2
     whole = [round(times * rank) for rank in ranks]
     ways = _rank_sums(tuple(sorted(whole)), len(new))
     seen = sum(whole[len(base) :])
@@ -387,8 +388,8 @@ def shift_ratio(
     base: Sequence[float], new: Sequence[float], alpha: float = ALPHA
 ) -> tuple[float, float, float]:
     """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base: the median of the ratios of all
-    pairs. The interval is that of the two-sided rank test at level `alpha`. With too few values for `alpha`, it
-    spans all ratios."""
+    pairs. Its interval inverts the two-sided rank test at level `alpha`. With too few values for `alpha`, the
+    interval spans all ratios."""
     ratios = sorted(y / x for x in base for y in new)
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
     least, allowed = len(new) * (len(new) - 1) // 2, alpha / 2 * sum(ways)
@@ -406,7 +407,7 @@ _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
 
 def growing_k(looks: int) -> float:
     """Return by how many robust standard deviations a suspect must fall short of its peers, in a fleet with
-    `looks` comparisons. Chance then finds a suspect in at most one fleet of twenty."""
+    `looks` comparisons. Chance alone then names a suspect in at most one fleet of twenty."""
     return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
 
 

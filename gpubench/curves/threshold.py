@@ -32,11 +32,11 @@ class Margin(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The size from which the side `case` is faster than the side `other`. Sure means with a probability above
-    97.5 %."""
+    """The size from which the side `case` is faster than the side `other`. "Surely" means with a probability
+    above 97.5 %."""
 
     # at: the case surely loses at some size and wins at the largest; always: it surely wins at all sizes; never:
-    # it surely loses at the largest size; unsure: none of these is sure
+    # it surely loses at the largest size; unsure: none of these
     state: State
     n: float  # the size from which the case more likely wins; 0: at all sizes, infinity: at none
     low: float  # the low end of its 95 % interval; 0 if the end is open
@@ -58,13 +58,13 @@ class Side(tuple[TimeCurve, ...]):
     @cached_property
     def fastest(self) -> Callable[[float], Height]:
         """The function `fastest_at` of these curves, which computes each x once."""
-        # kept, because each device and situation needs the CPU's times again
+        # cached, because each device and situation needs the CPU's times again
         return cache(partial(fastest_at, self))
 
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
     """Return the size from which the fastest curve of `case` beats the fastest curve of `other`. Returns None
-    if the sides have no common size. The sides are compared at steps of at most `step` in ln(n)."""
+    if the sides were timed over separate sizes. The sides are compared at steps of at most `step` in ln(n)."""
     if not case or not other:
         return None
     case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
@@ -77,7 +77,7 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
-    """Return the time of the other side / the time of the case at size `n`, interpolated between the sizes that
+    """Return the time of `other` / the time of `case` at size `n`, interpolated between the sizes that
     `threshold` compared. Returns None outside these sizes, or if `threshold` is None."""
     places = threshold.margins if threshold is not None else ()
     x = math.log(n) if n > 0 else -math.inf
@@ -106,7 +106,7 @@ def margin_at(case: Side, other: Side, x: float) -> Margin:
 
 
 def offset_apart(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> float:
-    """Return the variance of the shift by which the log ratio of both sides may differ in another run."""
+    """Return the variance of the log ratio of both sides from one run to another, because whole curves shift."""
     own, others = (max(curve.offset for curve in side) for side in (case, other))
     return own + others - 2 * OFFSETS_TOGETHER * math.sqrt(own * others)
 
@@ -137,9 +137,9 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return ln(seconds) of the fastest of at least one curve at x, as a distribution (Clark 1961). Curves
-    whose shape is known around x come first, then those timed on both sides of x, then the nearest end of
-    a curve."""
+    """Return the distribution of ln(seconds) of the fastest curve at x (Clark 1961). At least one curve is
+    needed. The curves whose shape is known around x count; else those timed on both sides of x; else the
+    nearest end of a curve."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -186,7 +186,7 @@ def _size(x: float) -> float:
 
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
-    """Return the index at which the last rise from loss to win begins, and whether a sure win comes before a
+    """Return the index where the last rise from loss to win begins, and whether a sure win precedes a
     sure loss."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
@@ -210,7 +210,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return the x at which the rising sequence passes `share`, infinite if it lies wholly on one side."""
+    """Return the x at which `rising` passes `share`; -infinity if all of it lies above, infinity if none does."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
@@ -255,13 +255,13 @@ def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
 class Doubt(NamedTuple):
     """The risk of a choice."""
 
-    wrong: float  # an upper bound of the probability that a rival takes less time by more than WRONG
-    cost: float  # the expected loss of time against the worst rival for it, as a share of the rival's time
+    wrong: float  # an upper bound of the probability that a rival is faster by more than WRONG
+    cost: float  # the largest expected loss of time against a rival, as a share of the rival's time
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
-    """Return the risk of `choice` at x = ln(n) if each of `rivals` may be faster. It is the risk for a call in
-    another run. Raises ValueError if a curve was not timed on both sides of x."""
+    """Return the risk of `choice` against all `rivals`, for a call at x = ln(n) in another run. Raises
+    ValueError if x lies outside the timed sizes of a curve."""
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
     for rival in rivals:
@@ -278,8 +278,8 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
     """Return the ranges (first size, last size) in which the expected loss of the fastest curve exceeds
-    HIGHEST_COST. Sizes from `low` to `high` are tried in steps of at most COST_STEP. There are none unless 0 <
-    `low` < `high` < infinity."""
+    HIGHEST_COST. Sizes from `low` to `high` are tried in steps of at most COST_STEP. The result is empty unless
+    0 < `low` < `high` < infinity."""
     if not curves or not 0 < low < high < math.inf:
         return ()
     steps = math.ceil(math.log(high / low) / COST_STEP)
@@ -315,8 +315,7 @@ def variance(curve: TimeCurve, x: float) -> float:
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 
 
-# The additional variance in a gap that is wider than `TimeCurve.knows` accepts, because caches may bend the
-# curve there.
+# The additional variance where `TimeCurve.knows` is false, because caches may bend the curve in a wide gap.
 WIDE_GAP = 0.03
 
 

@@ -1,9 +1,9 @@
 """The time of one contender over the size, with its uncertainty: points, and Gaussian processes over x =
 ln(size).
 
-A process describes the belief about ln(seconds) before and after some points are known. Its method `place`
-prepares an x. The methods `mean` and `covariances` then take prepared places. Each place is prepared once and
-used with many others, which makes the answers cheap.
+A process describes the belief about ln(seconds) before or after some points are known. Its method `place`
+prepares an x, and its methods `mean` and `covariances` take prepared places. Each place is prepared once and
+used with many others, which saves time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 class Process(Protocol):
-    """A belief about a curve. What `place` returns is for the methods of the same process."""
+    """A belief about a curve. Its methods take what its own method `place` returns."""
 
     def place(self, x: float) -> Any:
         """Prepare x = ln(size) for `mean` and `covariances`."""
@@ -100,16 +100,16 @@ class Warp(NamedTuple):
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """Return the step of ln(seconds) between point `i` and the next point: the change beyond what the slopes on
-    both sides explain. Returns 0 for a step that chance (its variance times `sure`), an outlier, the slopes or
-    a wide gap may explain."""
+    both sides explain. Returns 0 if chance, an outlier, the slopes or a wide gap may explain the change. Chance
+    may explain it if its square is at most `sure` times the variance."""
     low, high = points[i : i + 2]
-    # too wide to be judged by the slopes beside it
+    # over a wide gap, the slopes beside it tell nothing
     if high.x - low.x > WIDEST:
         return 0.0
     excess, chance = _excess(points, i)
     if excess**2 <= sure * chance or (excess < 0 and low.y <= high.y):
         return 0.0
-    # An outlier would give a step on each of its sides, so only the more certain of two near ones counts.
+    # An outlier looks like a step on each of its sides, so only the surest of neighbouring steps counts.
     for j in (i - 1, i + 1):
         if 0 <= j < len(points) - 1 and points[j + 1].x - points[j].x <= LEVEL:
             beside, its_chance = _excess(points, j)
@@ -119,8 +119,8 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
 
 
 def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
-    """Return the rise over the gap after point `i` beyond the slope beside it, and the variance of
-    that rise."""
+    """Return the rise over the gap after point `i`, less what the slope beside it explains, and the variance
+    of this difference."""
     low, high = points[i : i + 2]
     gap = high.x - low.x
     before = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
@@ -230,8 +230,8 @@ class Deviating:
 
 
 class Conditioned:
-    """A process after some points are known. `likelihood` is the logarithm of the points' prior density, up to
-    a constant. `misfit` is the points' squared Mahalanobis distance from the prior."""
+    """The process `prior` after some points are known. `likelihood` is the logarithm of the points' density
+    before they are known, up to a constant. `misfit` is the points' squared Mahalanobis distance from `prior`."""
 
     def __init__(self, prior: Process, points: Sequence[Point]) -> None:
         self.prior = prior
@@ -278,7 +278,7 @@ class Scatter(NamedTuple):
     long: float  # for calls from 1 ms on
 
     def of(self, log_seconds: float) -> float:
-        """Return the standard deviation for a call that takes exp(`log_seconds`)."""
+        """Return the standard deviation for a call that takes exp(`log_seconds`) seconds."""
         return self.short if log_seconds < LOG_SHORT else self.middle if log_seconds < LOG_LONG else self.long
 
 
@@ -288,8 +288,8 @@ BLOCK: Mapping[Kind, Scatter] = {
     "cpu": Scatter(0.15, 0.20, 0.15), "copied": Scatter(0.15, 0.09, 0.09), "queued": Scatter(0.12, 0.05, 0.03),
     "waited": Scatter(0.09, 0.09, 0.03),
 }  # fmt: skip
-# The scatter of a case in a session around its curve. Its causes are the place and alignment of its memory and
-# the effect of its size on caches.
+# The scatter of a case around its curve, within a session: the place and alignment of its memory, and the effect
+# of its size on caches.
 CASE: Mapping[Kind, Scatter] = {
     "cpu": Scatter(0.11, 0.18, 0.11), "copied": Scatter(0.13, 0.077, 0.077), "queued": Scatter(0.07, 0.05, 0.02),
     "waited": Scatter(0.055, 0.055, 0.03),
@@ -298,7 +298,7 @@ CASE: Mapping[Kind, Scatter] = {
 OFFSET: Mapping[Kind, float] = {"cpu": 0.055, "waited": 0.055, "queued": 0.06, "copied": 0.06}
 # The expected scatter has the weight of this many measured blocks.
 PRIOR_DEGREES = 4
-# A block further off than this many expected deviations counts as if it lay at this distance.
+# Blocks that lie further apart than this many expected deviations count as if they lay this far apart.
 FARTHEST = 2.5
 
 
@@ -321,7 +321,7 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
-    """Return one point for each size that has a block without interruption, by ascending size."""
+    """Return one point for each size that has an uninterrupted block, by ascending size."""
     result = list[Point]()
     for n in sorted(blocks):
         sessions = [session for session in _log_sessions(blocks[n]) if session]
@@ -331,7 +331,7 @@ def points(kind: Kind, blocks: Blocks) -> list[Point]:
 
 
 def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return ln(seconds) of each session's blocks, without interrupted blocks."""
+    """Return ln(seconds) of the uninterrupted blocks of each session."""
     return [[math.log(value) for value in session] for session in clean_sessions(sessions)]
 
 
@@ -372,8 +372,8 @@ STEP = math.log(1.6)
 
 # A measured time also corrects the curve at sizes within this factor of the measured size.
 NEAR = math.log(1.1)
-# In a gap no wider than NARROW, a false step costs little, because the interval that it widens ends with the
-# gap. So a smaller rise counts as a step there.
+# In a gap of at most NARROW, a false step costs little: it widens an interval at most to the ends of the gap. So
+# a smaller rise counts as a step there.
 NARROW, SURE_NARROW_STEP = math.log(1.6), 0.7
 
 
@@ -383,13 +383,13 @@ class Height(NamedTuple):
     mean: float  # the expected ln(seconds); linear between the ends of a gap
     variance: float  # the variance of ln(seconds)
     jump: float = 0.0  # the height of the step in the gap around the size; 0: there is none
-    # the probability that the step lies below the size, which is the share of the gap below the size
+    # the probability that the step lies below the size: the share of the gap that lies below the size
     share: float = 0.0
     gap: tuple[float, float] = (0.0, 0.0)  # the ends of the gap, as ln(n)
 
     def branches(self) -> list[tuple[float, float]]:
-        """Return two pairs (probability, mean): for a step below the size, and for one above it. Without a
-        step, return one pair."""
+        """Return two pairs (probability, mean): one if the step lies below the size, one if it lies above.
+        Without a step, return one pair."""
         if not self.jump:
             return [(1.0, self.mean)]
         before = self.mean - self.share * self.jump
@@ -445,7 +445,7 @@ class TimeCurve:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
         around = self.points[max(i - 1, 0) : i + 1]
-        # Relatives tell nothing on a CPU, where each op outgrows the caches at a size of its own.
+        # On a CPU, relatives tell nothing about a gap, because each op outgrows the caches at another size.
         close = around[-1].x - around[0].x <= WIDEST or min(abs(point.x - x) for point in around) <= STEP
         return close or (self.kind != "cpu" and isinstance(self._belief.prior, Deviating))
 
@@ -458,8 +458,8 @@ class TimeCurve:
         return means[i - 1] + (means[i] - means[i - 1]) * (x - grid[i - 1]) / (grid[i] - grid[i - 1])
 
     def pull(self, x: float) -> float:
-        """Return by how much the sizes timed within NEAR of x lie above `mean`, interpolated at x. At a timed
-        size, `mean` plus this is the measured ln(seconds)."""
+        """Return how far the times measured within NEAR of x lie above `mean`, interpolated at x. At a timed
+        size, `mean` plus this value is the measured ln(seconds)."""
         i = bisect_right(self.points, (x,))
         around = self.points[max(i - 1, 0) : i + 1]
         reach = min(NEAR, around[-1].x - around[0].x or NEAR)
