@@ -72,10 +72,11 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one case that both files measured, or whose time in the base is implausible.
+    """The verdict on one case that both files measured. A case whose time in the base is implausible has a
+    verdict, too, even if the new file lacks it.
 
     If the case cannot be compared, all its ratios and `threshold` are null. `spread` and `smallest_effect` are
-    null, too, if there are too few sessions for them.
+    also null if there are too few sessions for them.
     """
 
     new: int  # the index of the new file
@@ -152,7 +153,7 @@ class VerdictCounts(msgspec.Struct, frozen=True, kw_only=True):
     faster: int = 0  # cases that are surely faster
     slower: int = 0  # cases that are surely slower
     same: int = 0  # cases that changed by no more than their threshold
-    unsure: int = 0  # cases that are too noisy for a sure verdict
+    unsure: int = 0  # cases without a sure verdict, because of noise, few sessions or disturbances
     not_comparable: int = 0  # cases whose numbers cannot be compared
     missing: int = 0  # cases that have a number only in the base
     failed: int = 0  # cases that have a number only in the base and failed in the new file
@@ -198,7 +199,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a comparison."""
 
-    fail_on: tuple[CompareFailOn, ...] | None = None  # the requested gates; None: the default gates
+    fail_on: tuple[CompareFailOn, ...] | None = None  # the gates that the user requested; None: DEFAULT_GATES
     min_speedups: tuple[MinSpeedup, ...] = ()  # the gates on the ratio base / new
     # pairs (selector, or None for all cases; threshold as a share); the last pair that selects a case applies
     thresholds: tuple[tuple[Selector | None, float], ...] = ()
@@ -215,16 +216,16 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:
-        """Return whether the comparison ends with an error if this gate can never fail. It does if the user
-        requested the gate. With `insist`, it does for `slower`, too, unless `advisory` is set."""
+        """Return whether it is an error if this gate can never fail: if the user requested the gate, and with
+        `insist` also for the gate `slower`, unless `advisory` is set."""
         if gate == "min-speedup" or (self.fail_on is not None and gate in self.fail_on):
             return True
         return self.insist and gate == "slower" and not self.advisory
 
     def threshold(self, case: Case, interleaved: bool) -> float:
-        """Return the threshold of a case: changes up to this share count as none. The user's threshold applies
-        first, then the larger of the default and the measured one. `interleaved` tells whether the two files
-        took turns."""
+        """Return the threshold of a case: changes up to this share count as none. It is the threshold that the
+        user gave for the case, or else the larger of the default and the measured one. `interleaved` tells
+        whether the two files took turns."""
         usual = INTERLEAVED if interleaved else APART
         if self.noise is not None:
             usual = max(usual, self.noise.shares.get(case.id, 0.0))

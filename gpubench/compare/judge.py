@@ -29,7 +29,7 @@ SAME_ALPHA = 0.10  # the verdict is SAME if the 90 % interval lies within the th
 # because with three moved sessions of five the test reaches only 7.5 %.
 CONTRADICTION_ALPHA = 0.10
 SLOW_END = 0.9  # the quantile of a session's samples that is its slow end
-MOST_TAKEN = 0.99  # the largest share of the CPUs that other programs are taken to use
+MOST_TAKEN = 0.99  # if other programs used a larger share of the CPUs, it counts as this share
 MOST_SESSIONS = 100  # no advice asks for more sessions than this
 
 
@@ -84,8 +84,8 @@ class CaseValues(NamedTuple):
     @classmethod
     def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
         """Return the statistics of a case for each session. `clocks` holds clock readings in hertz, by session.
-        The medians use all blocks. The low and slow ends use the `first` used samples of each session."""
-        # The minimum of more samples is lower even if nothing has changed.
+        The medians use all blocks. The low and slow ends use the first `first` samples of each session."""
+        # Both sides use equally many samples, because more samples have a lower minimum even without a change.
         samples = {session: values[:first] for session, values in case.sessions.items()}
         low = {session: min(values) for session, values in samples.items()}
         answer = all(clocks.get(session) for session in low)
@@ -161,15 +161,15 @@ def labels(*cases: CaseResult) -> tuple[Label, ...]:
 
 
 def can_fire(family: Sequence[CasePair], alpha: float) -> bool:
-    """Return whether some samples would make at least one of these cases SLOWER at the level `alpha`."""
+    """Return whether any samples could make one of these cases SLOWER at the level `alpha`."""
     factor = len(_groups(family))
     return any(factor * _least_p(pair) <= alpha for pair in family if not pair.throttled)
 
 
 def judge(pairs: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
     """Return the verdict on each pair, in the order of `pairs`. `alpha` is the significance level, and `new` is
-    the index of the new file. Muted pairs are not counted among the cases that are tested together. A verdict
-    does not depend on the order of the pairs or of the sessions."""
+    the index of the new file. A muted pair is judged alone: it does not count in the correction for many
+    cases. A verdict does not depend on the order of the pairs or of the sessions."""
     family = [pair for pair in pairs if pair.testable and not pair.muted]
     adjusted, reach = _adjust(family), _reach(pairs, alpha)
     return tuple(
@@ -194,12 +194,13 @@ def _row(pair: CasePair, new: int, effect: float | None, **verdict: Any) -> Judg
     )  # fmt: skip
 
 
-# With fewer cases than this, their scatter says little about the difference between two runs of this machine.
+# Fewer cases than this scatter too little to tell how much two runs of this machine differ.
 LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return the factor that makes the intervals of all cases with few sessions valid at the same time."""
+    """Return the factor by which to widen the intervals of all cases with few sessions, so that all hold
+    at once."""
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
         return 1.0
@@ -227,8 +228,8 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
     """Return the mean change of the cases of each device, sorted by device. Each op is one observation. Muted
-    and throttled cases are left out. `runs` are the base and the new run. The interval includes shifts that all
-    cases of a session may share, and what other programs may have added."""
+    and throttled cases are left out. `runs` are the base and the new run. The interval allows for shifts that
+    all cases of a session share, and for the time that other programs took."""
     # Few sessions cannot measure a shift that all cases of a session share.
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
@@ -248,9 +249,7 @@ def _disturbance(run: Run) -> float:
 def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) -> DeviceChange:
     ops = group_by(pairs, lambda pair: pair.base.case.case.op).values()
     means = [stats.mean_log(pair.ratio.estimate for pair in same) for same in ops]
-    sessions = [
-        min(len(side.low) for side in sides) for sides in zip(*((t.base, t.new) for t in pairs), strict=True)
-    ]
+    sessions = map(min, zip(*(pair.sessions for pair in pairs), strict=True))
     between = math.fsum(square / count for square, count in zip(common, sessions, strict=True))
     expected = stats.USUAL.block**2 * 2
     mean = fmean(means)
@@ -262,8 +261,8 @@ def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) 
     )
 
 
-# The probability with which `smallest_effect` is detected, and the factor by which trimming and ranks lengthen
-# the error of Student's t.
+# The probability with which a change of `smallest_effect` is detected, and the factor by which the error exceeds
+# that of Student's t because of trimming and ranks.
 POWER, TRIMMING = 0.80, 1.05
 
 
@@ -281,13 +280,13 @@ def spread(pair: CasePair) -> float | None:
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
     """Return the smallest change, as a share, that is called SLOWER with probability POWER. Returns None if no
-    test applies. Student's t test of two means at the level `alpha` / `family` gives one limit, the threshold
-    another, and the larger counts. `family` is the number of cases that are tested together."""
+    test applies. The result is the larger of two limits: one of Student's t test at the level `alpha` /
+    `family`, one of the threshold. `family` is the number of cases that are tested together."""
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
         return None
     own, others = pair.sessions
-    # The spread and the numbers of sessions are taken to stay the same.
+    # This assumes that the next comparison has the same spread and numbers of sessions.
     error = deviation * math.sqrt(1 / own + 1 / others) * TRIMMING
     beyond = stats.student_quantile(POWER, own + others - 4)
     tested = error * (stats.student_quantile(1 - alpha / family, own + others - 4) + beyond)
@@ -375,10 +374,10 @@ class StepChange(NamedTuple):
     high: float  # the high end of the interval of the ratio
 
 
-# The most runs on either side of a place that are compared, and the fewest with which the test can find a
+# How many runs on either side of a place are compared at most, and how many the test needs at least to find a
 # change.
 STEP_REACH, STEP_LEAST = 6, 3
-MOST_RUNS = 20  # only the newest runs are searched: for more, the permutations take seconds
+MOST_RUNS = 20  # only so many of the newest runs are searched: for more, the permutations take seconds
 
 
 def find_steps(
@@ -387,8 +386,8 @@ def find_steps(
     """Return the lasting changes ("steps") of each case over the runs of one machine, by case, oldest first.
 
     `histories` holds, by case, the seconds in each run, oldest first (None: no time). A step exceeds the factor
-    1 + `threshold`. The test is that of `judge`, with a run in place of a session, for the newest MOST_RUNS
-    runs.
+    1 + `threshold`. The test is `max_t`, with a run in place of a session. Only the newest MOST_RUNS runs with
+    a time are searched.
     """
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(
@@ -425,7 +424,7 @@ def _steps_at(
     if not moved:
         return []
     base, new = zip(*(side.logs() for side in sides.values()), strict=True)
-    # The fit is larger if this place divides the runs better into two levels.
+    # A larger fit means that this place divides the runs better into two levels.
     return [
         (_division(side), name, StepChange(place, side.ratio, *side.shift(stats.ALPHA)[::2]))
         for (name, side), p in zip(sides.items(), max_t(base, new), strict=True)
@@ -434,24 +433,23 @@ def _steps_at(
 
 
 def _division(side: SessionValues) -> float:
-    """Return the distance between the mean logarithms of the two sides, scaled by their numbers of runs."""
+    """Return the distance between the mean logarithms of the two sides, scaled by their numbers of runs. Its
+    square is how much smaller the squared deviations are around two means than around one."""
     base, new = side.logs()
     distance = abs(fmean(new) - fmean(base))
-    # Its square is the decrease of the squared deviations if each side has a mean of its own.
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
 
 
-# The test uses all ways to assign the sessions to two sides, if there are at most this many, else a sample of
-# this many.
+# If there are more ways to assign the sessions to two sides, the test uses a sample of about this many.
 MAX_RELABELLINGS = 2000
-# A case that barely varies must not outrank all others by its tiny deviation.
+# Added to each deviation, so that a case that barely varies does not outrank all others.
 QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return two adjusted p-values for each case of a family: for larger values of `new`, and for smaller ones.
-    `base` and `new` hold, for each case, the logarithm of the time in each session. The sessions are the same
-    for all, at least three a side. The correction is a joint permutation test (Westfall and Young 1993)."""
+    """Return two adjusted p-values for each case of a family: one that `new` is larger, one that `new` is
+    smaller. `base` and `new` hold, for each case, the logarithm of the time in each session. All cases have the
+    same sessions, at least three on each side. The test is a joint permutation test (Westfall and Young 1993)."""
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
         + [(values, True) for values in zip(*new, strict=True)]
@@ -485,17 +483,17 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
 
 
 def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the ways to divide `count` sessions into (base, new), as indexes, the way as measured first."""
+    """Return the ways to divide `count` sessions into (base, new), as indexes. The first way has the sessions
+    `observed` as new."""
     k = len(observed)
     chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)
-    if math.comb(count, k) > MAX_RELABELLINGS:  # a fixed sample of them
+    if math.comb(count, k) > MAX_RELABELLINGS:
         import random
 
         draw = random.Random(k * count)  # the same for every family, so that equal files give equal answers
         chosen = [tuple(sorted(draw.sample(range(count), k))) for _ in range(MAX_RELABELLINGS)]
-        if (
-            2 * k == count
-        ):  # with each its mirror image: "faster" and "slower" stay alike when the files change places
+        # The sample contains each way with its mirror image, so that exchanged files give exchanged verdicts.
+        if 2 * k == count:
             half = [observed, *chosen[: MAX_RELABELLINGS // 2]]
             chosen = [*half, *(_rest(count, item) for item in half)]
     splits = [observed, *(item for item in chosen if item != observed)]
@@ -507,8 +505,9 @@ def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trimmed_t(new: Sequence[float], new_squares: float, base: Sequence[float], base_squares: float) -> float:
-    """Return the difference of the means (new - base) divided by the pooled deviation plus QUIET_DEVIATION."""
-    top_new, top_base = max(new), max(base)  # left out of the means and of the deviation
+    """Return the difference of the trimmed means (new - base) divided by the pooled deviation plus
+    QUIET_DEVIATION. The largest value of each side is left out."""
+    top_new, top_base = max(new), max(base)
     mean_new, mean_base = (sum(new) - top_new) / (len(new) - 1), (sum(base) - top_base) / (len(base) - 1)
     of_new = new_squares - top_new * top_new - (len(new) - 1) * mean_new * mean_new
     of_base = base_squares - top_base * top_base - (len(base) - 1) * mean_base * mean_base

@@ -48,8 +48,8 @@ class CompareSide(msgspec.Struct, frozen=True):
 
 
 def side(run: Run) -> CompareSide:
-    """Return one side of a comparison: the cases and measurements of `run`. Of a session and its repeats, only
-    the least disturbed one is used."""
+    """Return one side of a comparison: the cases and measurements of `run`. Only the least disturbed one of a
+    session and its repeats is used."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     rows = [_by_turn(run, case) for case in case_results(run)]
     return CompareSide(run, {case.id: case for case in rows}, measurements)
@@ -74,8 +74,8 @@ def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
     """Pair the cases of `new`, the new file number `index`, with those of `base`, and collect the other cases.
-    Cases without samples are left out, and so are those of `_own_sizes`. `alike` tells whether both runs have
-    the same protocol, and `takes_turns` whether their sessions alternate."""
+    Left out are cases without samples, and cases at sizes that only one run chose. `alike` tells whether both
+    runs have the same protocol, and `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -107,7 +107,7 @@ def pair_cases(
                         threshold=options.threshold(sampled_base.case, takes_turns),
                     )
                 )  # fmt: skip
-        elif sampled_base.time is None:  # what base has no true number for cannot go missing
+        elif sampled_base.time is None:  # without a true number in the base, a case cannot go missing
             refused.append(_refuse(sampled_base, other, index, "implausible", muted))
         else:
             failed = other is not None and other.outcome == "failure"
@@ -121,7 +121,7 @@ def pair_cases(
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
     """Return the ids of the cases of `side` at sizes that only its run chose or reached."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
-    # They must not count as missing, if `other` has measured the op on the device at another size.
+    # Such a case is not missing, because `other` has measured its op on its device at another size.
     return {
         case_id
         for case_id, case in side.rows.items()
@@ -132,7 +132,7 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
 
 def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Return the case `case_id` of new file `index` with the reason why a file has no number for it."""
+    """Return the entry of a case for which one file has no number. `case` is the case in that file, or None."""
     reason, detail = "absent", "the case is not in the file"
     if case is not None:
         reason, detail = case.reason or "unknown", case.detail or ""
@@ -157,8 +157,8 @@ def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str,
 
 
 def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
-    """Return the statistics of a case for the tests. The low and slow ends use the `first` samples of each
-    session."""
+    """Return the statistics of a case for the tests. The low and slow ends use the first `first` samples of
+    each session."""
     clocks: dict[int, Sequence[float]] = {
         session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
         for session, blocks in main_blocks(side.run, side.measurements[case.id]).items()
@@ -226,7 +226,7 @@ def case_differences(
     fields = [
         Difference(new=index, scope=scope, field=field, base=old, value=value, id=before.id)
         for scope, field, old, value in pairs
-        # Threads that one side does not tell are no difference; a kernel that it does not name is one.
+        # If one side does not tell its threads, they do not differ. If it does not name its kernel, that differs.
         if old != value and (field != "threads" or None not in (old, value))
     ]
     return (*fields, *_result_difference(before, after, index))
@@ -234,7 +234,7 @@ def case_differences(
 
 # Other versions of NumPy round a function's results by less than this share of their size.
 ROUNDING = 1e-9
-RESULTS_OF = "results of "  # begins the field of such a difference
+RESULTS_OF = "results of "  # the beginning of `Difference.field` if the results of a function differ
 
 
 def _result_difference(before: Measurement, after: Measurement, index: int) -> Iterable[Difference]:
@@ -242,8 +242,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
     old, new = before.answer, after.answer
     if old is UNSET or new is UNSET or not (old or new):
         return
-    # The root mean square, of which the largest deviation is a share.
-    size = math.sqrt(math.fsum(value**2 for value in (*old, *new)) / max(1, len(old) + len(new)))
+    # the root mean square of all results
+    size = math.hypot(*old, *new) / math.sqrt(len(old) + len(new))
     off = max((abs(a - b) for a, b in zip(old, new, strict=False)), default=0.0) / (size or 1.0)
     if off > ROUNDING or len(old) != len(new):
         value = f"{off:.3g}" if len(old) == len(new) else "inf"  # of another shape
@@ -253,8 +253,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 def take_turns(base: Run, new: Run) -> bool:
     """Return whether the sessions of the two runs took turns: at most LONGEST_STRETCH of one run follow each
-    other. A session and its repeats count as one. Runs with unreadable start times or too few sessions took no
-    turns."""
+    other. A session and its repeats count as one. Returns False if a start time is unreadable, or if there are
+    at most LONGEST_STRETCH sessions in all."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))
@@ -263,7 +263,7 @@ def take_turns(base: Run, new: Run) -> bool:
         if session.index in counting
     ]
     order = sorted((time, side) for time, side in starts if time is not None)
-    if len(order) < len(starts):  # times that cannot be read prove nothing
+    if len(order) < len(starts):
         return False
     turns = [len(list(same)) for _, same in itertools.groupby(side for _, side in order)]
     return len(order) > LONGEST_STRETCH and max(turns) <= LONGEST_STRETCH
@@ -280,8 +280,7 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """Return the numbers of threads of a device's workers as text, such as `1, 2`, or None if they are
-    unknown."""
+    """Return the numbers of threads of a device's workers, such as `1, 2`, or None if they are unknown."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
@@ -293,16 +292,16 @@ def require_same_machine(
     differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
     hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
 ) -> None:  # fmt: skip
-    """Raise InputError if the files named `base` and `new` are from different machines, unless the options
-    allow this. The error names the properties that differ, and `hint` is its remedy."""
+    """Raise InputError if `differences` show that the files named `base` and `new` are from different machines,
+    unless the options allow this. The error names the properties that differ, and `hint` is its remedy."""
     foreign = [difference for difference in differences if difference.scope in IDENTITY]
     if foreign and not options.allow_different_machine:
         raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
 
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
-    """Raise InputError if measured thresholds are from another machine or have no case in common with the
-    base."""
+    """Raise InputError if the options have measured thresholds which are from another machine or have no case
+    in common with the base."""
     (name, run), noise = base, options.noise
     if noise is None:
         return
@@ -319,9 +318,9 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
 def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
-    """Raise InputError if the file named `new` has no case that can be compared with the file named `base`. A
-    file in which common cases failed is accepted. `cases` are the judged and the refused cases of `part`."""
-    if any(case.verdict != "not-comparable" for case in cases) or part.failed:  # the comparison reports these
+    """Raise InputError if the file named `new` has no case that can be compared with the file named `base`. If
+    cases of the base failed in it, it is accepted. `cases` are the judged and the refused cases of `part`."""
+    if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
     if any(case.k_new for case in cases):
         reasons = [difference for difference in differences if difference.scope in NOT_COMPARABLE]

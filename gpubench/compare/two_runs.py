@@ -1,8 +1,8 @@
-"""The comparison of a base with new result files, which gives verdicts and gates, and the comparison of one run
-with itself, which shows how much unchanged work seems to change.
+"""Two comparisons. `compare` compares a base with new result files, and gives verdicts and gates. `noise`
+compares one run with itself, and tells how much unchanged work seems to change.
 
-Both only read files, and need neither NumPy nor a GPU. Shares in the `gpubench-noise` document, version 2, run
-from 0 to 1: a threshold of 0.08 is a change of 8 %.
+Both only read files, and need neither NumPy nor a GPU. In the `gpubench-noise` document, version 2, a share lies
+between 0 and 1: a threshold of 0.08 is a change of 8 %.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class _Whole(NamedTuple):
 
 def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
     """Compare each new file with `base`, case by case. Raises InputError if files or measured thresholds are
-    from different machines, unless the options allow this. Raises InputError, too, if they have no case in
-    common that can be compared."""
+    from different machines, unless the options allow this. Raises InputError, too, if a new file or the
+    measured thresholds have no comparable case in common with the base."""
     name, run = base
     own = side(run)
     require_fitting(options, base)
@@ -164,7 +164,7 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
         "slower": [case.id for case in heard if case.verdict == "SLOWER"],
         "unsure": [case.id for case in heard if case.verdict == "UNSURE"],
         "failed": [case.id for case in whole.absent("failed") if not case.muted],
-        # Whatever cannot be compared any more is missing; what base has no true number for never was there.
+        # A case that can no longer be compared counts as missing, if the base has a true number for it.
         "missing": [case.id for case in whole.absent("missing") if not case.muted]
         + [case.id for case in heard if case.verdict == "not-comparable" and case.base_s is not None],
         "noisy": [case.id for case in heard if {"noisy", "unstable"} & set(case.labels)],
@@ -172,7 +172,7 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
     gates = []
     for name in whole.options.gates:
         ids = tuple(dict.fromkeys(breaches[name]))
-        # What one file breached is breached; what no file breached is not passed by one that never could.
+        # A breach in one file is enough. Without a breach, the gate has not passed if a file could not breach it.
         idle = any(new.idle for new in whole.news) if name == "slower" else not whole.asked
         gates.append(Gate(name=name, passed=not ids and not idle, impossible=not ids and idle, ids=ids))
     return (*gates, *(_min_speedup_gate(whole, demand) for demand in whole.options.min_speedups))
@@ -181,7 +181,7 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
     """Return the gate on the ratio base / new. The gate is marked `impossible` if `demand` selects no case."""
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
-    # The fastest that a case may be is base / the low end of new / base.
+    # (case, low end, high end) of base / new: the reciprocal exchanges the ends of new / base
     compared = [
         (case.id, 1 / case.hi, 1 / case.lo)
         for case in whole.cases
@@ -206,7 +206,7 @@ def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
 
 
 def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return warnings that a reader has to know before relying on the verdicts."""
+    """Return the warnings that a reader of the verdicts has to know."""
     cases = [case for case in whole.cases if case.verdict != "not-comparable"]
     few = sum(min(case.k_base, case.k_new) < MIN_SESSIONS for case in cases)
     idle = [new for new in whole.news if new.idle]
@@ -254,7 +254,7 @@ def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
     return tuple(notices)
 
 
-# What to do where one reason alone kept a gate from firing.
+# The remedy if all cases share this one reason for which a gate could not fail.
 _REMEDIES: dict[frozenset[str | None], str] = {
     frozenset(["few-sessions"]): f"measure both with --sessions {MIN_SESSIONS} or more",
     frozenset(["throttled"]): "measure again with better cooling, more power or a lower --max-time",
@@ -264,13 +264,13 @@ _REMEDIES: dict[frozenset[str | None], str] = {
 def _notice(
     code: WarningCode, message: str = "", hint: str | None = None, severity: Severity = "warning"
 ) -> Notice:
-    """Return a notice, with the standard text of the code in place of an empty `message` or no `hint`."""
+    """Return a notice. An empty `message` or a missing `hint` becomes the standard text of the code."""
     usual, remedy = WARNINGS[code]
     return Notice(code=code, severity=severity, message=message or usual, hint=hint or remedy)
 
 
 def _counts(whole: _Whole) -> VerdictCounts:
-    """Count the cases by verdict, and the muted ones apart."""
+    """Count the cases that are not muted by verdict, and all muted cases together."""
     count = Counter(case.verdict for case in whole.heard)
     kinds: tuple[Absent, ...] = ("missing", "failed", "added")
     absent = {kind: [case.muted for case in whole.absent(kind)] for kind in kinds}
@@ -296,8 +296,8 @@ class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """The apparent changes of unchanged work on a machine. The sessions of one run are assigned to two sides,
-    in every permutation, and each side is judged as if it were a run."""
+    """The apparent changes of unchanged work on a machine. The sessions of one run are divided between two
+    sides in many ways ("permutations"), and each time the sides are compared as if they were two runs."""
 
     name: Literal["gpubench-noise"] = "gpubench-noise"  # the name of the document's format
     schema_version: int = VERSION  # the version of the document's format
@@ -306,7 +306,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprints  # the identity of machine, devices and software
     sessions: int  # the number of sessions a side
     alpha: float  # the significance level of the tests
-    permutations: int  # the number of permutations, with their mirror images
+    permutations: int  # the number of permutations; exchanged sides count as another one
     false_alarm_share: float  # the share of permutations with a case called SLOWER at a threshold of 5 %
     # `false_alarm_share` at the thresholds of `cases`, which come from the same sessions
     raised_alarm_share: float
@@ -314,12 +314,13 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()  # ids of cases with too few sessions or implausible numbers
 
 
-# The most divisions of k pairs that are used, without mirror images: all divisions up to k = 8, else a sample.
+# The most ways to divide k pairs that are used, where exchanged sides are no other way. Up to k = 8 these are all
+# ways, and a sample above.
 MOST_HALVES = 128
 
 
 class Permutation(NamedTuple):
-    """The sessions of two sides. Each pair of consecutive sessions gives one session to each side."""
+    """One way to divide sessions between two sides. Each pair of consecutive sessions gives one to each side."""
 
     base: tuple[int, ...]  # the session indexes of one side
     new: tuple[int, ...]  # the session indexes of the other side
@@ -333,8 +334,8 @@ def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]
 
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
-    """Yield the ways to divide the sessions in `pairs` between two sides, one session of each pair to each
-    side. Swapping the sides gives no new way. More than MOST_HALVES ways are replaced by a fixed sample."""
+    """Yield the ways to divide the sessions of `pairs` between two sides, where each pair gives one session to
+    each side. Exchanged sides are no other way. If there are more than MOST_HALVES ways, yield a fixed sample."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))
@@ -348,7 +349,7 @@ def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
         yield Permutation(tuple(a for a, _ in sides), tuple(b for _, b in sides))
 
 
-SESSIONS = 5  # sessions a side, as many as the tests of a comparison need
+SESSIONS = 5  # the number of sessions on each side, as many as the tests of a comparison need
 MARGIN = 1.2  # a measured threshold exceeds the spread by this factor
 
 
@@ -360,9 +361,9 @@ class _Seen(NamedTuple):
 
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
-    """Return the false alarms and the spread of `run`, with `sessions` sessions a side. Each stretch of
-    `sessions` pairs of consecutive sessions gives a set of permutations. `alpha` is the significance level of
-    the tests. Raises InputError if no case was measured in enough sessions."""
+    """Return the false alarms and the spread of `run`, with `sessions` sessions on each side. Each stretch of
+    `sessions` pairs of consecutive sessions is divided in all ways. `alpha` is the significance level of the
+    tests. Raises InputError if no case was measured in enough sessions."""
     own = side(run)
     order = _in_time(run)
     if len(order) < 2 * sessions:
@@ -390,7 +391,7 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
 
 
 def _in_time(run: Run) -> list[int]:
-    """Return the sessions that count, by index, oldest first."""
+    """Return the indexes of the sessions that count, oldest first."""
     chosen = observations(run)
     used = [session for session in run.sessions if session.index in chosen]
     return [session.index for session in sorted(used, key=lambda session: (session.started_at, session.index))]
@@ -433,7 +434,8 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """Return the share of permutations in which a case is SLOWER by more than its entry in `thresholds`."""
+    """Return the share of `views` (permutations) in which a case is SLOWER by more than its entry
+    in `thresholds`."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views
