@@ -1,6 +1,5 @@
 """Reports: the numbers of result files for people and for other programs. They are made from the files alone,
-without NumPy or a GPU. This package measures nothing. The command line, the Python interface and wings use
-it."""
+without NumPy or a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gpubench.report.layout import RenderOptions
 
 FORMATS = {**OWN_FORMATS, **TOOLS}
-# The sections of a Markdown report if the user chose none: less than 120 lines for a default run.
+# The sections of a Markdown report if the user chose none. A default run has less than 120 lines of them.
 SUMMARY = ("machines", "history", "answer", "map", "claims", "skipped", "warnings")
 
 
@@ -29,16 +28,14 @@ def render(
     runs: Sequence[Run],
     format: str,
     *,
-    baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
     **look: Any,
 ) -> str:
-    """Return the report of `runs` in the given format, as text with one trailing newline. `baseline` and `keep`
-    are as in `analyse_runs`. `look` holds fields of `RenderOptions`. Raises what `analyse_runs` and
-    `draw_report` raise."""
+    """Analyse `runs` (see `analyse_runs`), and return their report in the given format (see `draw_report`).
+    `look` holds fields of `RenderOptions`."""
     from gpubench.report.layout import RenderOptions
 
-    return draw_report(analyse_runs(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
+    return draw_report(analyse_runs(runs, keep=keep), format, RenderOptions(**look))
 
 
 def analyse_runs(
@@ -65,8 +62,8 @@ def analyse_runs(
 
 def draw_report(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
     """Return the report of the analyses in the given format, as text with one trailing newline. The same files
-    give the same bytes. Raises UsageError for an unknown format, section, time unit, sort key or column, and
-    for several runs in a format that takes one."""
+    give the same bytes. Raises UsageError for an unknown format, section, time unit, sort key or column. Raises
+    UsageError, too, for several runs in a format that takes only one."""
     from gpubench.report.layout import RenderOptions
 
     require_choice(format, FORMATS, "--format")

@@ -22,7 +22,7 @@ from gpubench.report.wording import (
 )
 from gpubench.result.case import IN_PLACE, QUEUED, parse_case_id
 
-WIDTH = 80  # the usual width, so that a file gives the same text unless the terminal is narrower
+WIDTH = 80  # the most columns, so that a file gives the same text on every terminal that is not narrower
 _APART = ", each on its own part of the data"
 _MEANING = {
     "clear": "the others are slower, or at most 5 % faster",
@@ -35,12 +35,14 @@ FORMATS = ("table", "json", "env")
 
 
 def render(advice: Advice, format: str, width: int = WIDTH) -> str:
-    """Return the advice as text with one trailing newline. `format` is one of FORMATS, and `width` is in
-    columns."""
-    return text(advice, min(width, WIDTH)) if format == "table" else {"json": json, "env": env}[format](advice)
+    """Return the advice as text with one trailing newline. `format` is one of FORMATS. `width` is the width of
+    a table in columns, at most WIDTH of which are used. JSON has six significant digits."""
+    if format == "json":
+        return json_text(advice, RenderOptions())
+    return env(advice) if format == "env" else text(advice, min(width, WIDTH))
 
 
-def text(advice: Advice, width: int = WIDTH) -> str:
+def text(advice: Advice, width: int) -> str:
     """Return the advice as text: first a sentence, then a table of the candidates, then the gain with its
     evidence."""
     parts = [
@@ -59,11 +61,6 @@ def _answer(advice: Advice) -> str:
             part = share_text(advice.split.gpu_share)
         return f"{advice.split.device_id} ({part} on {gpu}, the rest on the CPU)"
     return f"{advice.device_id} ({advice.implementation})" if advice.device_id else "unknown"
-
-
-def json(advice: Advice) -> str:
-    """Return the `gpubench-advise` document, indented, with six significant digits."""
-    return json_text(advice, RenderOptions())
 
 
 def env(advice: Advice) -> str:
@@ -90,7 +87,7 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table, without the names of the devices if these do not fit."""
+    """Return the candidates as a table. Device names are left out if they do not fit."""
     columns = heads(
         "device", "implementation", number("one call"), "interval",
         Column("basis", least=20),
@@ -163,8 +160,7 @@ def _evidence(advice: Advice) -> list[str]:
 
 
 def _cpu_lines(advice: Advice) -> list[str]:
-    """Return a line with the code behind the CPU times, such as `CPU: numba (numpy:0, 16 threads).`, if there
-    are any."""
+    """Return at most one line: the code behind the CPU times, such as `CPU: numba (numpy:0, 16 threads).`"""
     texts = []
     for option in advice.candidates:
         if option.kind == "cpu" and option.implementation is not None:
@@ -178,8 +174,8 @@ def _cpu_lines(advice: Advice) -> list[str]:
 
 
 def _software(advice: Advice) -> str:
-    """Return the names and versions of the backends that were measured, as text."""
-    # Other versions may have other times.
+    """Return the names and versions of the backends that were measured, because other versions may have
+    other times."""
     backends = dict.fromkeys(option.device_id.partition(":")[0] for option in advice.candidates)
     versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
     return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)

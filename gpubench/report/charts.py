@@ -54,7 +54,7 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of one run, with the choices that the page offers."""
 
     series: tuple[str, ...] = ()  # the series, such as "matmul float32"
-    chosen: str = ""  # the key of the series that is shown at first
+    chosen: str = ""  # the series that is shown at first; empty if there is none
     devices: tuple[ChartDevice, ...] = ()  # the devices, CPUs first
     regimes: tuple[tuple[str, str], ...] = ()  # the short name and the meaning of each regime
     charts: tuple[Chart, ...] = ()  # the charts, in order
@@ -76,7 +76,7 @@ def chart_cases(analysis: Analysis) -> list[CaseResult]:
 
 
 def all_series(analysis: Analysis) -> tuple[str, ...]:
-    """Return the names of all series that have a case in the charts, in the order of the report."""
+    """Return the series that have a case in the charts, in the order of the report."""
     return tuple(dict.fromkeys(series_name(result.case) for result in chart_cases(analysis)))
 
 
@@ -95,7 +95,7 @@ def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
 
 
 def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Return the short name and the meaning of each regime."""
+    """Return the short name and the meaning of each regime in the charts."""
     rows = sorted((result.case for result in chart_cases(analysis)), key=regime_order)
     texts = {data_text(case): where_legend([case]).partition(": ")[2] for case in rows}
     return tuple(texts.items())
@@ -170,7 +170,7 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Cha
     scale = "x" if x else "y"
     power = "log(datum.value) / LN10"
     lead = f"round(datum.value / pow(10, floor({power} + 1e-9)))"
-    # Only on a short axis do ticks between the decades have labels.
+    # Ticks between the decades have labels only on a short axis.
     few = f"domain('{scale}')[1] / domain('{scale}')[0] < 200"
     labelled = f"{lead} == 1 || ({few} && ({lead} == 2 || {lead} == 5))"
     decade = {"test": f"abs({power} - round({power})) < 1e-6", "value": 1}
@@ -181,22 +181,18 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Cha
     return quantity(field, title=title, scale={"type": "log", "nice": False, "padding": 8}, axis=axis)
 
 
-def accent(devices: Sequence[ChartDevice]) -> ChartRow:
+def accent(analysis: Analysis) -> ChartRow:
     """Return the encoding that shows the device by colour. A device has the same colour in all charts."""
-    scale = {"domain": [device.id for device in devices], "range": [COLORS[device.color] for device in devices]}
+    sides = devices(analysis)
+    scale = {"domain": [device.id for device in sides], "range": [COLORS[device.color] for device in sides]}
     return word("device", scale=scale, legend={"title": "device"})
 
 
-def curves(
-    base: ChartRow,
-    devices: Sequence[ChartDevice],
-    columns: Sequence[tuple[str, str]],
-    regimes: Sequence[tuple[str, str]],
-) -> list[ChartRow]:
+def curves(analysis: Analysis, base: ChartRow, columns: Sequence[tuple[str, str]]) -> list[ChartRow]:
     """Return the layers of curves with the encoding `base`: lines, and a point at each size. The colour shows
-    the device, and the dash the regime. `regimes` are pairs (short name, meaning), and `columns` pairs (field,
-    title) for the tooltips. A point is hollow if its case has a label such as noisy."""
-    names, color = [name for name, _ in regimes], accent(devices)
+    the device, and the dash the regime. `columns` are pairs (field, title) for the tooltips. A point is hollow
+    if its case has a label such as noisy."""
+    names, color = [name for name, _ in regimes(analysis)], accent(analysis)
     dashes = {"domain": names, "range": [DASHES.get(name, OTHER_DASH) for name in names]}
     dash = word("regime", scale=dashes, legend={"title": "data"})
     filled = {"condition": {"test": "datum.label === 'ok'", "value": 1}, "value": 0}
@@ -210,16 +206,15 @@ def curves(
 def banded_curves(
     analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]
 ) -> list[ChartRow]:
-    """Return the layers of the field `value` over the size: a curve for each device and regime, with a band.
-    The band reaches from the field `low` to the field `high`. `title` and `label` are those of the vertical
-    axis (see `log_axis`). `columns` are pairs (field, title) for the tooltips."""
-    sides = devices(analysis)
+    """Return layers that show the field `value` over the size: a curve for each device and regime, with a band
+    from the field `low` to the field `high`. `title` and `label` belong to the vertical axis (see `log_axis`).
+    `columns` are pairs (field, title) for the tooltips."""
     base = {"x": size_axis(), "y": log_axis("value", title, label)}
-    shared = {"x": size_axis(), "color": accent(sides)}
+    shared = {"x": size_axis(), "color": accent(analysis)}
     band = shared | {"y": log_axis("low", title, label), "y2": {"field": "high"}, "detail": word("regime")}
     names = base | shared | {"text": word("text")}
     return [
-        layer("area", band, opacity=0.2), *curves(base, sides, columns, regimes(analysis)),
+        layer("area", band, opacity=0.2), *curves(analysis, base, columns),
         layer("text", names, ENDS, align="left", dx=8, dy={"expr": "datum.shift"}, fontWeight=600),
     ]  # fmt: skip
 

@@ -1,7 +1,7 @@
 """A comparison of runs, and the noise of a run, for people and for other programs.
 
-A comparison has three forms: sections and tables, JSON, and CSV with one row for each case and new file. The
-noise is first that of the suite as a whole, then that of every case, the noisiest first.
+A comparison has three forms: sections and tables, JSON, and CSV with one row for each case and new file. Noise
+is shown for all cases together, then for each case, the noisiest first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from gpubench.compare.comparison import (
     INTERLEAVED,
     AbsentCase,
     Comparison,
-    DeviceChange,
     Gate,
     JudgedCase,
     SideRow,
@@ -42,8 +41,7 @@ from gpubench.report.wording import legend as marks_legend
 if TYPE_CHECKING:
     from gpubench.compare.two_runs import Noise
 
-# The verdicts in the order of their importance to a reader, with titles and tones. SAME is folded if the format
-# allows it.
+# The verdicts, the most important first, with titles and tones.
 ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (
     ("SLOWER", "Slower", "bad"), ("FASTER", "Faster", "good"), ("UNSURE", "Unsure", "plain"),
     ("not-comparable", "Not comparable", "plain"), ("SAME", "Same", "muted"),
@@ -63,7 +61,7 @@ _LOW_ENDS = "low ends: new/base of the sessions' smallest samples, by which case
 _SLOW_ENDS = "slow ends: new/base of their 90 % quantiles. A share of the blocks or samples moved"
 
 
-SHOWN = 20  # the most cases of a table, and of a comparison that lists all of its cases
+SHOWN = 20  # the most cases that a comparison lists all, and above that, the most cases of a table
 _LIST = "--full lists these cases; --format csv has a row for each."
 _ABSENT = {
     "failed": "BASE has a number; NEW tried the case, and it broke",
@@ -132,8 +130,7 @@ def _side_text(title: str, side: SideRow) -> str:
 
 
 def _verdict_section(outcome: _Outcome) -> Section:
-    """Return the section with the verdict as a sentence, the number of cases with each verdict, and the
-    test."""
+    """Return the section with a sentence on the outcome, the number of cases with each verdict, and the test."""
     cases = outcome.counting
     words = Counter(case.verdict for case in cases)
     parts = [f"{words[word]} {title.lower()}" for word, title, _ in ORDER if words[word]]
@@ -183,11 +180,11 @@ def _test_text(outcome: _Outcome) -> str:
 
 
 def _device_lines(outcome: _Outcome) -> list[str]:
-    """Return a sentence for each device with the mean change of its cases, and one on cases that were left
-    out."""
+    """Return sentences: the mean change of each device, and how many cases were left out."""
     pair = outcome.pair
     lines = [
-        f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
+        f"All of {change.device_id} together: new/base "
+        f"{ratio_text(Interval(change.lo, change.ratio, change.hi, 'prior'))} (geometric mean of "
         f"{count_noun(change.cases, 'case')})."
         for change in pair.devices
     ]
@@ -197,13 +194,9 @@ def _device_lines(outcome: _Outcome) -> list[str]:
     return lines
 
 
-def interval_of(change: DeviceChange) -> str:
-    """Return the ratio with its interval as text, such as `1.02x [0.95, 1.10]`."""
-    return ratio_text(Interval(change.lo, change.ratio, change.hi, "prior"))
-
-
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Return sentences on how much sessions differed and what slowdown is found, if cases could be tested."""
+    """Return sentences on how much sessions differed and which slowdown the test finds. Without a tested
+    case, there are none."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
@@ -218,7 +211,7 @@ def _power_lines(outcome: _Outcome) -> list[str]:
 
 
 def _middle(middle: float, ordered: Sequence[float]) -> str:
-    """Return the middle value as text, with the range of `ordered` (ascending) if the values differ."""
+    """Return the value `middle` as text, with the range of `ordered` (ascending) if its values differ."""
     low, usual, high = map(_share, (ordered[0], middle, ordered[-1]))
     if low == high:
         return usual
@@ -231,15 +224,14 @@ def _share(share: float) -> str:
 
 
 def gate_text(gate: Gate) -> str:
-    """Return the text of a gate in a report, which is `not applied` with the reason if it could not have
-    failed."""
+    """Return the text of a gate as in a report, or `not applied` for a gate that could not have failed."""
     if gate.impossible:
         return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
     return cases.gate_text(gate)
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:
-    """Return a section with cases for each verdict that is listed."""
+    """Return a section for each verdict whose cases are listed."""
     parts = []
     for word, title, tone in ORDER:
         is_change = word in ("SLOWER", "FASTER")
@@ -263,7 +255,7 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Return a section with the numbers of cases that are neither slower nor faster, by verdict and reason."""
+    """Return a section that counts the cases which are neither slower nor faster, by verdict and reason."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]
@@ -297,7 +289,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     )  # fmt: skip
     body = [
         cells(
-            # Never shortened, because users pass it to --ignore and --threshold.
+            # Case ids are never shortened, because users pass them to --ignore and --threshold.
             printable(case.id) + (" (ignored)" if case.muted else ""), Cell(_ratio_text(case), tone),
             low_ends and _factor_text(case.low_end_ratio), shape and _factor_text(case.slow_end_ratio),
             needed and f"{case.sessions_needed or '-'}",
@@ -319,10 +311,9 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
 
 
 def _is_wider_than_its_verdict(case: JudgedCase) -> bool:
-    """Return whether the printed interval shows less than the verdict says."""
+    """Return whether the printed interval does not show the verdict, for example because of one slow session."""
     if case.threshold is None or case.lo is None or case.hi is None:
         return False
-    # One slow session on a side can cause this.
     if case.verdict == "SAME":
         return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
     return case.verdict in ("SLOWER", "FASTER") and case.lo <= 1 <= case.hi
@@ -412,7 +403,7 @@ def _csv_text(comparison: Comparison) -> str:
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()
     rows = [msgspec.structs.asdict(case) for case in comparison.cases]
-    # A case with a number on only one side has one of these words as its verdict.
+    # The verdict of a case with a number in only one file is one of these words.
     absent = {"missing": comparison.missing, "failed": comparison.failed, "added": comparison.added}
     rows += [
         msgspec.structs.asdict(case) | {"verdict": word} for word, cases in absent.items() for case in cases

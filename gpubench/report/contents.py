@@ -32,13 +32,13 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs, after an overview if there are several runs. Tables have only the columns
-    that the user chose, if any. Raises UsageError for a column that no table has."""
+    """Return the reports of all runs, after an overview if there are several runs. If the user chose columns,
+    tables have only these. Raises UsageError for a column that no table has."""
     several = len(analyses) > 1
     reports = [document(analysis, options, several=several) for analysis in analyses]
     if several:
         together = overview(analyses, options)
-        # Who asked for the overview alone gets no headings of empty reports below it.
+        # If the user asked for the overview alone, no headings of empty reports follow it.
         reports = [report for report in reports if report.sections or not together.sections]
         reports = [together, *reports] if together.sections else reports
     reports = reports if any(report.sections for report in reports) else [_empty(reports, options)]
@@ -55,7 +55,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
 
 
 def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Return a report with the sentence that none of the requested sections has content."""
+    """Return a report with one sentence: none of the requested sections has content."""
     runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -63,17 +63,17 @@ def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocum
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
-    """Return the report of one run with those sections of `options.sections` that have content. With `several`
+    """Return the report of one run, with the sections of `options.sections` that have content. With `several`
     runs, sections of the overview are left out. If the run measured only peaks, the roofline comes first."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
-    if several:  # what the overview has drawn
+    if several:
         whole = {maker.key for maker in sections.sections(options.sections, together=True)}
         makers = [maker for maker in makers if maker.key not in whole]
     if measures_peaks(analysis.run):
         makers.sort(key=lambda maker: maker.key != "roofline")
     return TextDocument(
-        # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
+        # The answer and the map name their machine, so alone on a screen they need no headings.
         headings=() if alone and not (options.full or several) else _headings(analysis),
         sections=tuple(part for maker in makers for part in draw_section(maker, analysis, options)),
     )
@@ -81,7 +81,7 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
 
 def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
     """Yield the parts of a section that have content. `subject` is an analysis, or all analyses for a section
-    about all files. If a section of another package raises an exception, its part is a line that says so."""
+    about all files. If a section of another package raises an exception, one line tells this instead."""
     try:
         made = maker.make(subject, options)
     except Exception as error:
@@ -97,9 +97,9 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
-    """Return the screen at the end of a run: the answer, then sections such as gates and claims. A run that
-    measured only peaks or overheads shows these instead of the answer. `saved` holds the files that the run has
-    just written, and `height` is the number of lines of the terminal."""
+    """Return the screen at the end of a run: the answer, then sections such as gates and claims. If the run
+    measured only peaks or overheads, these replace the answer. `saved` holds the files that the run has just
+    written, and `height` is the number of lines of the terminal."""
     own = "roofline" if measures_peaks(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     keys = (*([] if own is None else [own]), *ends)
@@ -136,7 +136,8 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """Return `breakdown` if the run measured only overheads, as that section then replaces the answer."""
+    """Return the section that replaces the answer: `breakdown` if the run measured only overheads,
+    else None."""
     groups = {entry.case.group for entry in analysis.cases}
     return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
@@ -212,7 +213,7 @@ def _is_call(op: str) -> bool:
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """Return the answer with a row for each of `ops`, with pending cells for what is not known yet."""
+    """Return the answer with a row for each of `ops`. Cells that are not known yet are pending."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

@@ -54,9 +54,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[str, ...]  # the answer, in sentences
 
 
-# `recommendation` has the form of that of `gpubench-detect`. It comes from the newest source with evidence. It
-# is null if the sources are from several machines or recommend nothing. It comes before the gates and the
-# warnings.
+# `recommendation` has the same fields as in `gpubench-detect`. It comes from the newest source with evidence, and
+# is null if the sources are from several machines or recommend nothing. Gates and warnings follow it.
 _RECOMMENDATION = sections.Rows("recommendation", Recommendation, lambda analysis: (), order=200)
 _TAIL: list[tuple[str, Any, Any]] = [("exit_code", int, 0), ("exit_reason", str, "ok")]
 
@@ -78,8 +77,8 @@ def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 @functools.cache
 def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
-    """Return the struct type of the document, with fields for the rows of every section. `keys` names the
-    sections of other packages whose rows are included."""
+    """Return the struct type of the document, with a field for the rows of each section. `keys` names the
+    sections of other packages that are included."""
     fields: list[Any] = []
     for name, rows in _by_name(keys):
         inner = [(entry.name.rpartition(".")[2], tuple[row_type(entry.kind), ...], ()) for entry in rows]  # type: ignore[misc]
@@ -107,7 +106,8 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) -> Any:
-    """Return the document of the runs, in the given order. `keys` names the sections of packages to include."""
+    """Return the document of the runs, in the given order. `keys` names the sections of other packages that
+    are included."""
     kind = document_type(tuple(key for key in keys if key not in sections.names()))
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
@@ -135,24 +135,22 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
-    """Return the recommendation of the newest run with evidence, else of the newest run, or None."""
+    """Return the recommendation of the newest run with evidence, else of the newest run. Returns None for
+    several machines."""
     if len(machine_runs(analyses)) > 1:
-        return None  # each machine has its own
+        return None
     newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)
     return recommend_mode(next((analysis for analysis in newest if evidence(analysis) is not None), newest[0]))
 
 
 def _source(analysis: Analysis) -> Source:
     run = analysis.run
-    return Source(
-        run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete,
-        exit_reason=run.exit_reason, machine=analysis.machine, tool=dict(sorted(run.tool.items())),
-    )  # fmt: skip
+    return convert(run, Source, run_id=run.id, machine=analysis.machine, tool=dict(sorted(run.tool.items())))
 
 
 def __getattr__(name: str) -> Any:
-    """Return, for the name ReportDocument, the type of the document without sections of packages, for its JSON
-    Schema. Raises AttributeError for any other name."""
+    """Return the type of the document without sections of other packages, under the name ReportDocument, for
+    its JSON Schema. Raises AttributeError for any other name."""
     if name == "ReportDocument":
         return document_type()
     raise AttributeError(name)
@@ -178,8 +176,8 @@ class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
 
 
 class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
-    """The preparation of a case in a session. While a run is under way, there is one such event for each
-    session."""
+    """The preparation of a case in a session. A run that is under way gives one event for each session, and a
+    finished run gives one in all."""
 
     id: str  # the id of the case
     session: int = 0  # the index of the session
@@ -290,18 +288,16 @@ def run_start(run: Run) -> RunStart:
 def case_complete(entry: CaseResult) -> CaseComplete:
     """Return the event of a case with its time, or with the reason why it has none."""
     time = entry.time
-    return CaseComplete(
-        id=entry.id, outcome=entry.outcome,
-        typical=None if time is None else Typical(time.estimate, time.low, time.high),
-        label=entry.label, sessions=len(entry.sessions), samples=entry.sample_count,
-        cause=entry.reason, detail=entry.detail, hint=entry.hint,
+    return convert(
+        entry, CaseComplete, typical=None if time is None else Typical(time.estimate, time.low, time.high),
+        sessions=len(entry.sessions), samples=entry.sample_count, cause=entry.reason,
     )  # fmt: skip
 
 
 def _run_complete(analysis: Analysis) -> RunComplete:
-    """Return the event for the end of a run."""
+    """Return the event for the end of a run. A failed gate replaces the exit code 0, but no other code."""
     run = analysis.run
-    code, reason = run.exit_code, run.exit_reason  # a failed gate only replaces 0
+    code, reason = run.exit_code, run.exit_reason
     if code == ExitCode.OK and has_failures([analysis]):
         code, reason = ExitCode.GATE, "gate"
     return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)

@@ -91,7 +91,7 @@ def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
 
 
 def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
-    """Return the only run. Raises UsageError if there are several, which the format cannot tell apart."""
+    """Return the only run. Raises UsageError if there are several, because `format` cannot tell them apart."""
     if len(analyses) == 1:
         return analyses[0]
     raise UsageError(
@@ -145,8 +145,8 @@ def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return a line of headings and the cases of all runs as CSV. Of `options`, only `columns` and `sections`
-    count."""
+    """Return the cases of all runs as CSV, below a line of headings. Only the options `columns` and `sections`
+    have an effect."""
     text = io.StringIO()
     names = options.columns or csv_columns(options.sections)
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="", extrasaction="ignore")
@@ -163,7 +163,7 @@ def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def _section_rows(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, CsvValue]]]:
-    """Return, by case id, values that sections add: first for the case's own line, then for further lines."""
+    """Return the values that sections add, by case id: first for the case's own line, then for further lines."""
     lines: dict[str, list[dict[str, CsvValue]]] = {}
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
@@ -268,7 +268,7 @@ def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
     seconds = case.row.device_cold_s if on_device else None
     rate = rate_of(case.row, case.time.estimate if seconds is None else seconds)
     if rate is not None:
-        # The device's clock has no interval of its own: that of the wall time, relative, stands in for it.
+        # The device's clock gives no interval, so the relative one of the wall time is used.
         half = rate.value * half_width(case.time) / case.time.estimate
         note = f"by the {'wall' if seconds is None else 'device'} clock"
         yield _entry(f"{case.id} rate", rate.value, rate.unit, half, case, note)
@@ -283,14 +283,13 @@ def _entry(name: str, value: float, unit: str, half: float, case: Estimated, not
 
 
 def _interval_note(what: str, interval: IntervalLike, unit: str, scale: float = 1.0) -> str:
-    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`, which begins with
-    `what`."""
+    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`. `what` is its beginning."""
     return f"{what}, 95 % interval [{interval.low * scale:.4g}, {interval.high * scale:.4g}] {unit}"
 
 
 # ---------------------------------------------------------------- Go, which benchstat reads
 
-# Go's names of architectures that have another name in the kernel. All others have the same name.
+# Go's names of architectures, by the kernel's name. Those that are not listed have the same name in both.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "loongarch64": "loong64"}
 
 
@@ -333,7 +332,7 @@ def benchmark_name(case: Estimated) -> str:
         f"dtype={what.dtype}", f"implementation={what.implementation_id}", f"regime={what.regime_id}",
         f"backend={backend.replace(':', '-')}", f"dev={number.replace('-', '_')}",
     ]  # fmt: skip
-    # White space ends a name, a slash begins the next part of it, and -1 at the end would be GOMAXPROCS.
+    # White space ends a name, a slash begins its next part, and -1 at its end would be taken for GOMAXPROCS.
     return "/".join("".join(c if c.isprintable() and c not in " /" else "_" for c in part) for part in parts)
 
 
@@ -368,7 +367,7 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all cases, with an op as a family and its cases as the instances."""
+    """Yield the rows of all cases. An op is a family, and its cases are the instances of the family."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}
     for case in estimated_cases(analysis):
@@ -379,7 +378,8 @@ def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 
 def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, Any]]:
-    """Yield one row for each session of a case, with the indices of its op (`family`) and of the case in it."""
+    """Yield one row for each session of a case. `family` is the index of its op, and `member` the index of the
+    case in the op."""
     counters = {"flops_per_second": case.row.flops, "bytes_per_second": case.row.bytes}
     for index, session in enumerate(case.sessions):
         seconds = session.median_s
@@ -395,7 +395,7 @@ def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, 
 
 
 def render_hyperfine(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one run in the JSON format of hyperfine, with every sample of a case as the time of a command.
+    """Return one run in the JSON format of hyperfine. A case is a command, and each of its samples a time.
     Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "hyperfine"))
     parameters = [_parameters(case) for case in cases]
@@ -420,7 +420,7 @@ def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
 
 
 def _parameters(case: Estimated) -> dict[str, str]:
-    """Return the parts of a case id as parameters, which hyperfine's scripts plot."""
+    """Return the parts of the case's id as parameters, which hyperfine's scripts plot."""
     what = case.row.case
     sizes = {name: str(value) for name, value in sorted(what.params.items())}
     return {
@@ -432,19 +432,18 @@ def _parameters(case: Estimated) -> dict[str, str]:
 # ---------------------------------------------------------------- pytest-benchmark
 
 VERSION = "5.3.1"  # the release of pytest-benchmark whose fields are written
-MIN_TIME_S = 5e-3  # the least duration of a sample (docs/measuring.md)
 FENCE = 1.5
 _SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "windows": "Windows"}
 
 
 def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one run in pytest-benchmark's JSON format. Raises UsageError for several runs. It is the format of
-    `--benchmark-json --benchmark-save-data`."""
+    """Return one run in the JSON format that pytest-benchmark writes with `--benchmark-json
+    --benchmark-save-data`. Raises UsageError for several runs."""
     analysis = only_run(analyses, "pytest-benchmark")
     run = analysis.run
     settings = {
         "disable_gc": True, "timer": "perf_counter", "min_rounds": run.settings.min_samples,
-        "max_time": run.settings.max_time_s, "min_time": MIN_TIME_S, "warmup": True,
+        "max_time": run.settings.max_time_s, "min_time": run.settings.sample_s, "warmup": True,
     }  # fmt: skip
     benchmarks = [
         {
@@ -490,7 +489,7 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def _machine_info(run: Run) -> dict[str, Any]:
-    """Return the facts about the machine under pytest-benchmark's names, with empty texts for unknown ones."""
+    """Return the facts about the machine under pytest-benchmark's names. An unknown fact is an empty text."""
 
     def fact_text(*path: str) -> str:
         return str(fact(run.machine, *path) or "")

@@ -1,6 +1,6 @@
-"""The content of a report as text in tables, without any format, and the options for its look. Cells contain no
-markup. This module also writes values as JSON and CSV. Floats have six significant digits, and a spreadsheet
-reads no text of a CSV as a formula."""
+"""The content of a report as text in tables, without any markup, and the options for its look. This module also
+writes values as JSON and CSV, where floats have six significant digits. A spreadsheet reads no text of the CSV
+as a formula."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()  # sentences above the tables
     tables: tuple[Table, ...] = ()  # the tables, in order
     folded: bool = False  # whether the section is a detail, which is closed if the format allows it
-    # whether the user asked for it and has to act on it, as for gates and claims; a page has it above the details
+    # whether the user asked for it and has to act on it, as for gates and claims; a page shows it above the details
     asked: bool = False
-    # a drawing of characters, whose lines are not wrapped; for a page and Markdown
+    # a drawing made of characters, for pages and Markdown, whose lines are not wrapped
     picture: tuple[Line, ...] = ()
-    screen: tuple[Line, ...] = ()  # in terminals and plain text these lines replace the section with its title
+    screen: tuple[Line, ...] = ()  # in terminals and plain text, lines that replace the section and its title
 
 
 class TextDocument(msgspec.Struct, frozen=True):
@@ -62,7 +62,6 @@ def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> 
         msgspec.structs.replace(
             document,
             sections=tuple(
-                # A table that has none of the columns keeps all.
                 msgspec.structs.replace(
                     part,
                     tables=tuple(
@@ -90,7 +89,7 @@ def _positions(table: Table, columns: Sequence[str]) -> list[int]:
 def visible(part: Any, *, ascii_only: bool = False) -> Any:
     """Return `part` (a text, cell, table or whole document) with a blank for each character that cannot be
     shown. All texts pass this function before they are shown, since device names and driver messages can
-    contain escape sequences. `ascii_only` writes a square as `^2`."""
+    contain escape sequences. With `ascii_only`, `²` becomes `^2`."""
     square = "^2" if ascii_only else "²"
     return each_text(part, lambda text: streams.visible(text).replace("²", square))
 
@@ -110,8 +109,7 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
 
 
 def in_ascii(markup: str, options: RenderOptions) -> str:
-    """Return HTML or Markdown, with character references for characters outside of ASCII if the options ask for
-    ASCII."""
+    """Return `markup` (HTML or Markdown). With `ascii_only`, references replace characters outside of ASCII."""
     return markup.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else markup
 
 
@@ -163,8 +161,8 @@ def json_line(data: Any) -> str:
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
-    """Return a struct of type `kind`, with `fields` and, for all its other fields, those of `struct` of the same
-    name."""
+    """Return a struct of type `kind`. `fields` are some of its fields, and `struct` has the others under the same
+    names."""
     return kind(
         **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
     )

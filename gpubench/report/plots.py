@@ -1,6 +1,6 @@
 """The map and the charts as picture files. Each picture names the two sides, the machine and the date, because
-people look at it without the report. This module needs vl_convert. vl_convert is native code, and a fault in it
-ends its process. So it draws in a child process."""
+people look at it without the report. The library vl_convert draws them. It runs in a child process, because it
+is native code, where a fault ends the process."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def _script_name() -> str:
 
     try:
         return f"vega-{metadata.version('vl-convert-python')}.js"
-    except metadata.PackageNotFoundError:  # then nothing tells which script it would be
+    except metadata.PackageNotFoundError:
         return ""
 
 
 def drawing_error(why: str) -> GpubenchError:
-    """Return the error of a library that cannot draw, with the reason `why`."""
+    """Return the error that the library cannot draw, with the reason `why`."""
     return GpubenchError("cannot-draw", why=why)
 
 
@@ -135,9 +135,9 @@ def require_library(option: str) -> None:
 
 
 def plots(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> dict[str, bytes]:
-    """Return pictures of the map and of every chart of every series, by file name, as `svg` or `png`. The same
+    """Return pictures of the map and of each chart of each series, by file name, as `svg` or `png`. The same
     files give the same bytes. From the second run on, file names begin with the number of the run. Several
-    machines have one more picture of all their maps. Raises GpubenchError if the library cannot draw."""
+    machines have one more picture, with all their maps. Raises GpubenchError if the library cannot draw."""
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
     for i, analysis in enumerate(analyses):
@@ -165,7 +165,7 @@ def picture(analyses: Sequence[Analysis], format: str, options: RenderOptions) -
     specs: list[ChartRow] = []
     for analysis in analyses:
         maps, charts = _map(analysis, options), chart_set(analysis, options)
-        # Below a map, which names the sides, they need not say it again.
+        # A map already names the sides.
         lines = () if maps else origin(analysis)
         names = (charts.chosen, charts.chosen.split(" ")[1] if charts.chosen else "")
         shown = [
@@ -183,7 +183,7 @@ def _wants_map(options: RenderOptions) -> bool:
 
 
 def _map(analysis: Analysis, options: RenderOptions) -> list[ChartRow]:
-    """Return the spec of the map in a list, which is empty if there is no such map or it was not requested."""
+    """Return a list with the spec of the map. The list is empty if there is no map or it was not requested."""
     from gpubench.report.sections.map import map_picture, map_view
 
     view = map_view(analysis) if _wants_map(options) else None
@@ -195,7 +195,7 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], options: RenderOptions) -> list[ChartRow]:
-    """Return the spec of one map of several machines in a list, which is empty without such a map."""
+    """Return a list with the spec of the map of all machines. The list is empty if there is no such map."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -208,7 +208,8 @@ def _overlay(analyses: Sequence[Analysis], options: RenderOptions) -> list[Chart
 
 
 def origin(analysis: Analysis) -> list[str]:
-    """Return lines of text that name the GPUs and the CPU, the machine and the date, as wide as a chart."""
+    """Return lines of text, at most as wide as a chart, that name the GPUs and the CPU, the machine and
+    the date."""
     from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [
@@ -221,8 +222,8 @@ def origin(analysis: Analysis) -> list[str]:
 
 
 def write(analyses: Sequence[Analysis], folder: Path, format: str, options: RenderOptions) -> int:
-    """Write the pictures of `plots` into `folder`, which is created if needed. Return their number. Raises
-    OSError if one cannot be written, and GpubenchError if the library cannot draw."""
+    """Write the pictures of `plots` into `folder` and return their number. Create the folder if needed. Raises
+    OSError if a picture cannot be written, and GpubenchError if the library cannot draw."""
     pictures = plots(analyses, format, options)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
@@ -239,8 +240,8 @@ _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
-    """Return the spec of the picture `name` of a chart, with all devices and regimes, for use outside a page.
-    `name` is a series or a dtype. `origin` holds the lines below the title."""
+    """Return the spec of one picture of a chart, with all devices and regimes, for use outside a page. `name` is
+    the series or dtype of the picture. `origin` holds the lines below the title."""
     return _alone(chart.spec) | {
         "datasets": {ROWS: chart.rows[name], MARKS: chart.marks.get(name, []), ENDS: []}, "width": PICTURE_WIDTH,
         "title": {"text": chart.title, "subtitle": [name, *origin], "anchor": "start"},
@@ -254,7 +255,7 @@ def svgs(specs: Iterable[ChartRow]) -> list[str]:
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Combine SVGs into one: side by side as long as they fit, then below."""
+    """Combine SVGs into one: side by side as long as they fit, the others below."""
     place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)
@@ -262,7 +263,7 @@ def stack(pictures: Sequence[str]) -> str:
         width, height = float(size[1]), float(size[2])
         if place and place + width > MOST_WIDTH:
             place, top, tall = 0.0, top + tall, 0.0
-        # Ids such as clip1 occur in several of them.
+        # Several pictures have the same ids, such as clip1.
         named = _SERIES_NAMES.sub(rf"\g<1>p{i}-", picture)
         inner.append(named.replace("<svg ", f'<svg x="{place:g}" y="{top:g}" ', 1))
         place, tall = place + width, max(tall, height)
@@ -281,7 +282,7 @@ def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
     if not series:
         return ChartSet()
     charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
-    # The series to begin with has the most break-evens, then the most numbers.
+    # The first series that is shown has the most break-evens or, of several such series, the most numbers.
     thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
     cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
     return ChartSet(

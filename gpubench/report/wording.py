@@ -1,6 +1,6 @@
 """The words and numbers of the tables: devices, regimes, implementations and sizes.
 
-A number has at most two digits that its interval leaves uncertain.
+A number with an interval has two or three digits, as many as the interval supports.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from gpubench.result.run import Measurement, Run
 
 IMPLEMENTATIONS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"
-# The names of regimes for people, and the names if queued and waited calls are in one table.
+# The names of regimes for people.
 _SITUATIONS = {
     RESIDENT: "data on the device", WAITED: "data on the GPU", QUEUED: "queued on the GPU",
     ALWAYS: "copied at every call", STREAMED: "copied in a pipeline", MAPPED: "in place", MANAGED: "in place, managed",
 }  # fmt: skip
+# The names in a table that has both waited and queued calls.
 _BESIDE_QUEUED = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
 _WITH: dict[str, str] = {
     RESIDENT: "with data on the device", WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU",
 }  # fmt: skip
-# The names of regimes in one word, for tables whose legend explains them.
+# Short names of regimes, for tables whose legend explains them.
 _DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied", STREAMED: "streamed",
          MAPPED: "in place", MANAGED: "managed"}  # fmt: skip
 _WHERE = {
@@ -96,9 +97,9 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
-    """Return each GPU model with what drives it, such as `NVIDIA H200 (CuPy, WebGPU)` or `2 x NVIDIA H200
-    (CuPy)`. A user's program of another library is named by that library. If backends name a GPU differently,
-    the first device of the run decides. Model names are shortened to `length` characters."""
+    """Return each GPU model with the libraries that ran on it, such as `NVIDIA H200 (CuPy, WebGPU)` or `2 x
+    NVIDIA H200 (CuPy)`. If backends name one GPU differently, the name of the run's first device counts. Model
+    names are shortened to `length` characters."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
@@ -110,7 +111,7 @@ def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
 
 
 def _driver_texts(run: Run, device_id: str) -> list[str]:
-    """Return the names of what ran on a device: its backend, or the libraries of users' programs."""
+    """Return the names of the libraries that ran on a device: its backend, or those of users' programs."""
     timed = (x for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id == device_id)
     names = {
         (x.kernel if x.case.group == FUNCTIONS and x.case.implementation == "library" else None) for x in timed
@@ -122,9 +123,9 @@ _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a buil
 
 
 def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
-    """Return the names of the CPU's code in the order of `codes`, such as `numba`, `PyTorch with MKL` or
-    `OpenBLAS`. `NumPy without numba` means that numba might be faster. `short` writes `PyTorch/MKL`, and leaves
-    out NumPy if a BLAS is named. `versions` adds the versions of the libraries."""
+    """Return the names of the libraries that ran on the CPU, in the order of `codes`: `numba`, `PyTorch with
+    MKL`, `OpenBLAS`. `NumPy without numba` means that numba might be faster. `short` writes `PyTorch/MKL`, and
+    leaves out NumPy if a BLAS is named. `versions` adds the versions of the libraries."""
     names: dict[str, None] = {}
     for code in codes:
         libraries = {other.library for other in codes if other.backend == code.backend} - {"", NUMBA}
@@ -151,17 +152,17 @@ def _blas(text: str, versions: bool) -> str:
     return printable(_LONG_VERSION.sub(r"\1", text.partition(" (")[0]))
 
 
-def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
-    """Return a text such as `16 CPU threads (numba, OpenBLAS)`, or `the CPU` if the number of threads is
-    unknown. `names` are the names in brackets."""
+def cpu_text(run: Run, names: Sequence[str]) -> str:
+    """Return a text such as `16 CPU threads (numba, OpenBLAS)`, with `names` in brackets. If the number of
+    threads is unknown, the text begins with `the CPU`."""
     threads = cpu_threads(run)
     text = "the CPU" if threads is None else count_noun(threads, "CPU thread")
     return f"{text} ({', '.join(names)})" if names else text
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
-    """Return whether the cases have several dtypes, whether they have several devices, and a title. The title
-    has the dtype and the device that all of them share."""
+    """Return (whether the cases have several dtypes, whether they have several devices, a title). The title
+    names the dtype if there is only one, and the device if there is only one."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
@@ -169,7 +170,7 @@ def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, 
 
 
 def size_text(entry: CaseResult) -> str:
-    """Return n, followed by the other params of the op, such as `4096 batch=8`."""
+    """Return n, followed by the other params of the case, such as `4096 batch=8`."""
     return with_params(format_size(entry.case.params.get("n", 0)), dict(beside_size(entry.case.params)))
 
 
@@ -184,8 +185,9 @@ def with_params(text: str, params: Mapping[str, int]) -> str:
 
 
 def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
-    """Return the name of a regime, such as `data on the GPU`, `copied at every call` or `10 calls a copy`. With
-    `beside_queued` (the table also has queued calls), waited calls are `on the GPU, waited`."""
+    """Return the name of a regime, such as `data on the GPU`, `copied at every call` or `10 calls a copy`.
+    `beside_queued` tells that queued calls are in the same table. Then, waited calls are `on the GPU,
+    waited`."""
     if beside_queued and regime_id in _BESIDE_QUEUED:
         return _BESIDE_QUEUED[regime_id]
     return _SITUATIONS.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls a copy"
@@ -233,7 +235,7 @@ COMPUTE_INTENSITY = 4
 
 
 def computes(case: CaseResult) -> bool:
-    """Return whether a launch has more than COMPUTE_INTENSITY FLOPs per byte, so that its rate is in FLOPs."""
+    """Return whether a launch has more than COMPUTE_INTENSITY FLOP per byte, so that its rate is in FLOP/s."""
     return case.flops > COMPUTE_INTENSITY * case.bytes
 
 
@@ -246,7 +248,7 @@ def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
     return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
 
 
-def seconds_text(seconds: float | None, unit: str = "auto") -> str:
+def seconds_text(seconds: float | None, unit: str) -> str:
     """Return a time without an interval with three digits, such as `1.52 ms`, or `-` for None. `unit` is as in
     `format_seconds`."""
     return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
@@ -277,9 +279,9 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """Return the winner and its factor, as `style` writes it: `GPU 33.7x` or `GPU 33.7x [33.2, 34.1]`. Within
-    15 % it is `about equal`, with the interval if `style` writes one. ` ?` follows if the interval leaves the
-    winner open."""
+    """Return the winner and its factor, as `style` writes it: `GPU 33.7x` or `GPU 33.7x [33.2, 34.1]`. A factor
+    within 15 % of 1 is `about equal`, with the interval if `style` writes one. Any other factor ends in ` ?` if
+    the interval leaves the winner open."""
     kind, other = entry.case.device_kind, entry.baseline.device_kind
     side, shown = _FASTER.get(kind, entry.case.case.device_id), entry.interval
     if shown.estimate < 1:
@@ -300,7 +302,8 @@ def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
 
 
 def rate_text(rates: Rates | None, *, flops: bool) -> str:
-    """Return the rate of an op as text, such as `1.35 TFLOP/s` if `flops` is True, else `4.1 GB/s`, or `-`."""
+    """Return a rate as text: FLOP/s if `flops` is True, such as `1.35 TFLOP/s`, else B/s, such as `4.1 GB/s`. An
+    unknown rate is `-`."""
     value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
     return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
 
@@ -337,7 +340,7 @@ def _digits(interval: IntervalLike) -> int:
 
 
 def _decimals(interval: IntervalLike) -> int:
-    """Return the number of decimals of the estimate after rounding, below 0 for rounded whole digits."""
+    """Return the number of decimals to which the estimate is rounded. It is below 0 if tens are rounded, too."""
     digits = _digits(interval)
     exponent = f"{interval.estimate:.{digits - 1}e}".partition("e")[2]  # empty for infinity
     return digits - 1 - int(exponent or 0)

@@ -1,8 +1,5 @@
 """The formats for people: lines, Markdown and HTML. This file draws documents as lines and as Markdown, and it
-chooses the format of a comparison or of noise.
-
-Renderers draw the content of sections. The command line, the Python interface and wings name a format.
-"""
+draws a comparison or noise in a chosen format."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str
 
 
 def arrange(report: TextDocument) -> TextDocument:
-    """Return the report with its sections in the order of Markdown. Sections that are not folded come first,
-    then the machine, the warnings and the folded sections."""
+    """Return the report with its sections in the order of Markdown: the sections that are not folded, the
+    machine, the warnings, the folded sections."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     warnings = [part for part in report.sections if part.key == "warnings"]
     lead = [part for part in report.sections if not part.folded and part not in warnings]
@@ -50,7 +47,7 @@ def draw_markdown(
 def _section_text(section: Section) -> str:
     parts = ["\n".join(f"- {escape(line)}" for line in section.lines)] if section.lines else []
     parts += [_table_text(table) for table in section.tables]
-    # Inside the fence stand names of ops, sizes and ratios alone.
+    # The fence contains only names of ops, sizes and ratios, so nothing can end it early.
     parts += ["\n".join(("~~~text", *map(line_text, section.picture), "~~~"))] if section.picture else []
     body = "\n\n".join(parts)
     if section.folded:
@@ -94,7 +91,7 @@ def draw_lines(documents: Sequence[TextDocument], options: RenderOptions, *, pla
         headings = [line for text in report.headings for line in _lines(text, options)]
         for block in (*blocks[:lead], headings, *blocks[lead:]):
             lines += [_BLANK, *block] if block else []
-    # A line of a screen stays as it is: tables fit, and a file name that does not is of no use without its end.
+    # Lines of a screen are not cut: tables fit, and a file name is of no use without its end.
     color = 0 if plain else options.color
     text = "\n".join(paint(line, color=color).rstrip() for line in lines).strip("\n") + "\n"
     return text.encode("ascii", "replace").decode() if options.ascii_only else text

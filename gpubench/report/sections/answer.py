@@ -66,23 +66,23 @@ HEIGHT = 24  # lines of a screen
 MOST_ROWS = 16  # a table with more rows is printed whole
 _FEW_LINES = 10  # the most lines for one op at requested sizes
 _SENTENCE_LINES = 3
-_OPTION_ROOM = 32  # the columns that `26 notes: ... --sections warnings` takes beside the command
+_OPTION_ROOM = 32  # the columns of `26 notes: ... --sections warnings` without the command
 _MOST_NAMES = 5  # the most names of ops that were not measured
 _MOST_CODES = 3  # the most users' functions for which other code is faster
 _MOST_SPLITS = 3  # the most sentences on splits; further splits are counted
 _MOST_DTYPES = 2  # the most dtypes in the line of the sides; more are counted
 _ALIKE = 1.5  # a line is shown only if break-evens differ by at least this factor
-# The ranks of the lines below the table. The highest ranks are dropped first, and needed lines remain.
+# The ranks of the lines below the table. Lines of the highest rank are dropped first. Needed lines are never dropped.
 NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(9)
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the screen."""
 
-    sentences: tuple[tuple[str, ...], ...]  # the first sentences, in wordings of falling length
+    sentences: tuple[tuple[str, ...], ...]  # the first sentences, in several wordings, the longest first
     context: tuple[str, ...]  # the lines that name the devices
     table: Table | None  # the break-evens and gains; None if nothing was compared
-    troubles: tuple[str, ...]  # failures and wrong results; they are shortened before a needed line is dropped
+    troubles: tuple[str, ...]  # failures and wrong results; if there is no room for them, they are counted
     notes: tuple[tuple[int, str], ...]  # further lines, each with its rank
     files: tuple[str, ...]  # the lines with file names, which are never wrapped
     commands: str = ""  # the last line, with commands for further reports; empty: none
@@ -93,7 +93,6 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")
 def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Return the section of the answer: the final screen, or in a full report sentences and a table."""
-    # Alone, nothing follows that says more.
     alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
     screen = make_screen(analysis, options, alone=alone)
     if not options.full:
@@ -107,9 +106,9 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
-    """Return the screen at the end of a run. It names the `saved` files, and the sections `more`, which
-    `--full` adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the
-    end. The last line names commands, unless `options.command` is empty."""
+    """Return the lines of the screen at the end of a run. It names the `saved` files, and the sections `more`
+    that `--full` adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at
+    the end. The last line names commands, unless `options.command` is empty."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 
@@ -117,7 +116,7 @@ def answer_screen(
 def brief_answer(analysis: Analysis) -> str:
     """Return the answer in a few words, for a line in a list of runs."""
     brief = answer(analysis, thresholds=False)
-    # The words for several ops count gains; those for one name its break-even.
+    # The text for several ops counts wins. The text for one op needs its break-even.
     alone = len(brief.first) == 1
     answered = with_own_names(answer(analysis) if alone else brief, analysis.run)
     if answered.absence is None:
@@ -134,8 +133,8 @@ def brief_answer(analysis: Analysis) -> str:
 def answer_sentences(
     analysis: Analysis, backend: str | None = None, regimes: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the answer in sentences, then the splits and stage assignments that pay. `backend` and `regimes`
-    replace the fastest GPU backend and the regimes of the table."""
+    """Return the answer in sentences, then sentences on the splits and stage assignments that pay. `backend`
+    replaces the fastest GPU backend, and `regimes` the regimes of the table."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     return (
         *_first_lines(analysis, answered, regimes or answered.regimes)[0],
@@ -144,9 +143,9 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return the lines of the screen. Only file names may exceed `width`. Up to MOST_ROWS rows of the table,
-    notes are left out until `screen.most` lines suffice. A longer table is whole, and the sentence is repeated
-    at the end if there are more than `height` lines."""
+    """Return the lines of the screen. Only file names may exceed `width`. If the table has at most MOST_ROWS
+    rows, notes are left out until `screen.most` lines suffice. With a longer table nothing is left out, and the
+    sentence is repeated at the end if there are more than `height` lines."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -183,7 +182,8 @@ def make_screen(
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
     """Return the content of the final screen. It names the `saved` files, and the sections `more` that `--full`
-    adds. With `alone`, no section with details follows. `backend` replaces the fastest backend."""
+    adds. `alone` means that no sections follow, so the screen names commands for them. `backend` replaces the
+    fastest GPU backend."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
@@ -196,12 +196,10 @@ def make_screen(
         *left_out_functions(run, _short_command(options) if alone else ""),
         *raising_functions(run),
         *_splits(analysis, _short_command(options)),
-        # GPUs that a backend lists several times, and which adapter was measured.
         *(printable(f"{item.message}.") for item in run.warnings if item.code == "listed-twice"),
         *part.needed,
     ]
     rest = [(MORE, f"--full adds {', '.join(more)}.")] if more else []
-    # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(run) if answered.absence is not None and part.table is None else ""
     sides = part.context or sides_line(run, answered, options.width)
     table = None if answered.times and part.times_below else answer_table(answered)
@@ -221,7 +219,7 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the answer, or the reason why there is none, in several wordings, the longest first."""
+    """Return the first sentences in several wordings, the longest first: the answer, or why there is none."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -261,7 +259,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return the most lines of the screen: fewer for one op at one or two sizes."""
+    """Return how many lines the screen may have. A run of one op at one or two sizes has a short one."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -310,7 +308,7 @@ def _on_host(answered: MachineAnswer) -> list[str]:
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Return a sentence that plain NumPy allocates its results, if another implementation is faster."""
+    """Return a sentence on the faster ops for which plain NumPy allocates its result, if there are any."""
     better = {winner.op for winner in answered.implementations if winner.ratio is not None}
     allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
     ops = [op for op in allocating if op in better]
@@ -327,9 +325,9 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
     """Return a sentence with the ops and sizes that the time budget did not reach, if there are any."""
     if not run.complete:
-        return []  # the last lines name them
+        return []  # `_ending` tells it
     if not (answered.rows or answered.implementations or answered.times):
-        failed = any(isinstance(outcome, Failure) for outcome in run.outcomes)  # more time mends none
+        failed = any(isinstance(outcome, Failure) for outcome in run.outcomes)  # more time does not help
         over = not failed and answered.absence is not None and OUT_OF_TIME in answered.absence.causes
         budget = run.settings.budget_s
         return [f"{budget:g} s end before anything is timed: raise --budget."] if over and budget else []
@@ -345,7 +343,8 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Return sentences on the splits that pay, or one that none pays, if splits were measured."""
+    """Return sentences on the splits that pay, or one sentence if none pays. The list is empty if no split
+    was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -355,16 +354,16 @@ def _splits(analysis: Analysis, command: str) -> list[str]:
     return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
-# The wordings of the line of both sides: the word between them, whether the names of the CPU's code are short
-# or left out (None), and the length of a GPU's name.
+# The wordings of the line that names both sides: the word between them, whether the CPU's libraries have short
+# names (None: no names), and the most characters of a GPU's name.
 _WORDINGS = (
     ("against", False, 40), ("against", True, 40), ("vs", True, 40), ("against", None, 40), ("against", None, 20),
 )  # fmt: skip
 
 
 def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
-    """Return a line such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`. It has the
-    first wording that fits. It is empty if nothing has a time."""
+    """Return a line such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`, in the
+    first wording that fits into `width`. Returns an empty text if nothing has a time."""
     timed: list[AnswerRow | BestImplementation | GpuTimes] = [
         *answered.rows,
         *answered.implementations,
@@ -420,11 +419,11 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Return lines with the saved files, or for an interrupted run how to go on."""
+    """Return lines with the saved files. An interrupted run has lines on what is missing and how to go on."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
-    limit = f" of {budget:.0f}" if budget and not run.paused_s else ""  # a budget is that of one command
+    limit = f" of {budget:.0f}" if budget and not run.paused_s else ""  # a continued run had several budgets
     after = "" if seconds is None else f" at {seconds:.0f}{limit} s"
     if answered.missing:
         some = f"{len(answered.missing)} of {answered.ops} ops not measured"
@@ -434,12 +433,12 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
     elif not run.outcomes:
         lost = "nothing measured"
     elif not all(run.selection.sizes.get(op) for op in run.selection.ops):
-        # A search lacks no size that it has not chosen.
+        # This run chose its sizes, so no size is missing.
         lost = "every op was reached; more sizes would narrow the break-evens"
     else:
         lost = "every case was reached, but not in every session"
     texts = [f"Stopped{after}: {lost}."]
-    if saved or run.outcomes:  # without both there is no file
+    if saved or run.outcomes:  # otherwise there is no file to go on with
         texts.append(f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}")
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 
@@ -447,7 +446,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
 def _notes(
     analysis: Analysis, answered: MachineAnswer, options: RenderOptions, *, alone: bool
 ) -> list[tuple[int, str]]:
-    """Return the lines that a reader can do without, as pairs of the line's rank and its text."""
+    """Return the lines that may be left out, as pairs (rank, text)."""
     texts = [(REASONS, text) for text in _reasons(answered)]
     gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
@@ -471,7 +470,7 @@ def _notes(
 
 def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
     """Return a sentence on how precise the break-evens are, with the numbers of sessions and seconds."""
-    # One op shows all its situations, a table of many two of them.
+    # The table of one op shows all situations, that of several ops only those of the answer.
     regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
     seconds = seconds_of(analysis.run)
@@ -492,7 +491,7 @@ def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
-    """Return a line with the reasons why cells are `?`, if there are any."""
+    """Return a line with the reasons for the cells that are `?`, or an empty list without such cells."""
     whys = [
         (entry.op, "not measured" if cell is None else why_text(cell.reason))
         for entry in answered.rows
@@ -522,7 +521,7 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return the sentences on why CPU and GPU are not compared, in several wordings. The first wording names
+    """Return the sentence on why CPU and GPU are not compared, in one or two wordings. The first wording names
     the ops that have faster CPU code."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
@@ -546,7 +545,8 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return the end of the sentence on CPU times, in one or two wordings, the longer first."""
+    """Return the end of the sentence in one or two wordings, the longer first: whether faster CPU code
+    exists."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -573,7 +573,8 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return a line with the backends that gave no GPU, and why, or an empty text."""
+    """Return a line with the backends that gave no GPU, and the reasons, or an empty text without such
+    backends."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")

@@ -1,8 +1,5 @@
-"""The tables of the final screen.
-
-One of them is shown, according to the run: two situations of all ops, the situations of one op, requested
-sizes, CPU implementations without a GPU, or GPU times without a CPU.
-"""
+"""The tables of the final screen. The run decides which one is shown: all ops in two situations, one op in all
+situations, requested sizes, CPU implementations (without a GPU), or GPU times (without a CPU)."""
 
 from __future__ import annotations
 
@@ -42,9 +39,9 @@ def bare_table(columns: Iterable[Column], rows: Iterable[Iterable[Cell]]) -> Tab
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
-    """Return a table with a row for each row of the answer: `pays from` and the gain, in the regimes of the
-    answer. The heading has the most common size of the gains, and a gain at another size has its size beside
-    it. If most gains have other sizes, each row has its own size."""
+    """Return a table of the break-evens (`pays from`) and gains, with a row for each row of the answer and
+    columns for each of its regimes. The heading names the most common size of the gains, and a gain at another
+    size names its own. If most gains have another size, a column has the size of each row instead."""
     counted: SizeUnit = "plain" if all(entry.size_unit == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
     common = {regime: _commonest(answer, regime) for regime in answer.regimes}
@@ -66,7 +63,7 @@ def thresholds_table(answer: MachineAnswer) -> Table:
 
 
 def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
-    """Return whether most gains are at another size than `common`, that of their regime."""
+    """Return whether most gains are at another size than the `common` one of their regime."""
     at_common = [
         entry.elements(gain.n) == n
         for regime, n in common.items() for entry in answer.rows if (gain := gain_of(entry, regime))
@@ -88,7 +85,7 @@ def _commonest(answer: MachineAnswer, regime: str) -> int | None:
 
 
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns and the cells that name each row: the op, and the GPU if rows differ by it."""
+    """Return the columns and cells that name the rows: the op, and the GPU if rows are of different GPUs."""
     names = [[Cell(label)] for label in series_labels(answer.rows)]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
         return [Column("")], names
@@ -100,8 +97,7 @@ def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
 
 
 def series_labels(rows: Sequence[AnswerRow | BestImplementation | GpuTimes]) -> list[str]:
-    """Return the op of each row with its params, and the short name of its dtype if there are several
-    dtypes."""
+    """Return the op of each row with its params. If there are several dtypes, the dtype's short name follows."""
     several = len({entry.dtype for entry in rows}) > 1
     return [
         f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if several else series_text(entry)
@@ -115,7 +111,7 @@ def _order(regime: str) -> tuple[int, str]:
 
 
 def one_op_table(entry: AnswerRow) -> Table:
-    """Return a table with a row for each situation of one op, with the GPU time behind the gain."""
+    """Return a table with a row for each situation of one op: the break-even, the gain and the GPU's time."""
     gains = [cell.gain for cell in entry.cells.values() if cell.gain is not None]
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
@@ -142,7 +138,7 @@ def _top_text(n: int, size_unit: SizeUnit) -> str:
 
 def sizes_table(answer: MachineAnswer) -> Table:
     """Return a table with a row for each op and requested size."""
-    # Where numba would be faster and does not work, the CPU is not at its best.
+    # Code is weaker if numba would be faster but does not work.
     cpu = "CPU" if any(code.weaker for code in answer.cpu) else "best CPU"
     columns, names = _names(answer)
     count = len(columns)
@@ -174,8 +170,8 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
 
 
 def implementations_table(answer: MachineAnswer) -> Table:
-    """Return a table of the fastest CPU implementations, for a run without a GPU. Several ops have one row
-    each, with their sizes side by side. For one op or a requested size, each size has a row."""
+    """Return a table of the fastest CPU implementations, for a run without a GPU. Each op has a row, with its
+    sizes side by side. For a single op, or if the user requested sizes, each size has a row."""
     ops = {
         (implementation.op, implementation.dtype, *implementation.params.items())
         for implementation in answer.implementations
@@ -264,7 +260,7 @@ def times_table(answer: MachineAnswer) -> Table:
         )
         for entry, label in zip(answer.times, series_labels(answer.times), strict=True)
     ]  # fmt: skip
-    words = situation_text if len(regimes) < 3 else short_text  # three long ones and a name are wider than 80
+    words = situation_text if len(regimes) < 3 else short_text  # three long names are wider than a terminal
     columns = (Column(""), number("size"), Column("GPU"), *(number(words(regime)) for regime in regimes))
     return bare_table(columns, mark_repeats(rows, 2))
 
@@ -291,8 +287,8 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what all wings add to the answer, put together. The first sentences, the first context and the
-    first table are used. `alone` means that no GPU was compared with a CPU."""
+    """Return the joint content that all wings add to the answer. If several wings have sentences, a context or
+    a table, the first one counts. `alone` means that no GPU was compared with a CPU."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

@@ -78,7 +78,8 @@ def named_size_text(n: int, size_unit: SizeUnit) -> str:
 
 
 def adapter_times(analysis: Analysis, unit: str) -> list[str]:
-    """Return a sentence with the times of software adapters at the largest sizes, if there are any."""
+    """Return a sentence with the times of software adapters at the largest sizes, or an empty list without
+    such times."""
     timed = [
         result
         for result in analysis.shown_of(analysis.compared)
@@ -102,7 +103,7 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
-    """Return `text` as a cell, in the colour for the kind of `cell`. The text is clear without the colour."""
+    """Return `text` as a cell, in the colour for the kind of `cell`."""
     kind = "open" if cell is None else cell.kind
     tones: dict[str, Tone] = {
         "wrong": "bad",
@@ -113,8 +114,8 @@ def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
 
 
 def factor_text(factor: float, within: float = 0.0) -> str:
-    """Return a factor with two digits, such as `14x` or `2.1x`, after `~` if its error `within` exceeds
-    CLOSE_GAIN."""
+    """Return a factor with two digits, such as `14x` or `2.1x`. If its error `within` exceeds CLOSE_GAIN, `~`
+    precedes it."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
     return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
@@ -140,7 +141,7 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
 
 
 def with_own_names(answer: MachineAnswer, run: Run) -> MachineAnswer:
-    """Return the answer with the names of users' functions as in their source."""
+    """Return the answer, where users' functions have the names that they have in their source."""
     names = {op: name for op, name in own_names(run.selection.ops).items() if op != name}
     renamed: MachineAnswer = each_text(answer, lambda text: names.get(text, text)) if names else answer
     return renamed
@@ -151,25 +152,21 @@ def series_text(entry: AnswerRow | BestImplementation | GpuTimes) -> str:
     return with_params(entry.op, entry.params)
 
 
-# How much the sentence says: from the names of ops down to counts that fit on one line for each dtype.
+# How much a sentence says: names of ops, numbers of ops, or so little that one line suffices for each dtype.
 Detail = Literal["names", "counts", "least"]
 DETAILS: tuple[Detail, ...] = ("names", "counts", "least")
 MOST_DTYPES = 3
 
 
-def machine_sentences(
-    answer: MachineAnswer, detail: Detail = "names", regimes: Sequence[str] | None = None
-) -> list[str]:
-    """Return sentences on the GPU's gains over all ops, each op at its largest measured size. Each dtype has a
-    sentence, up to MOST_DTYPES. It counts the rows of the first GPU, without wrong or failed results. `regimes`
-    replaces the regimes of the table."""
+def machine_sentences(answer: MachineAnswer, detail: Detail, regimes: Sequence[str]) -> list[str]:
+    """Return a sentence for each dtype, up to MOST_DTYPES: which ops the first GPU wins in each of `regimes`, at
+    their largest measured sizes. Ops with wrong or failed results are not counted."""
     dtypes = sorted({entry.dtype for entry in answer.rows})
     sentences = []
     for dtype in dtypes[:MOST_DTYPES]:
         rows = [entry for entry in answer.first if entry.dtype == dtype]
         clauses = _Clauses(rows, detail, thresholds=not answer.named)
-        shown = regimes or answer.regimes
-        text = clauses.least(shown) if detail == "least" else clauses.sentence(shown)
+        text = clauses.least(regimes) if detail == "least" else clauses.sentence(regimes)
         if answer.named and any(len(cell.gains) > 1 for entry in rows for cell in entry.cells.values()):
             text = f"at the largest size, {text}"
         sentences.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
@@ -180,27 +177,26 @@ def machine_sentences(
 
 
 def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
-    """Return the gain of an op in a regime, or None if there is none, as for a wrong or failed result."""
+    """Return the gain of an op in a regime, or None if there is none, such as for a wrong or failed result."""
     cell = entry.cells.get(regime)
     return None if cell is None else cell.gain
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return how many ops the first GPU wins at their largest size in this regime, and of how many ops the winner
-    is known there, GPU or CPU."""
+    """Return how many ops the first GPU wins at their largest size in this regime, and how many ops have a gain
+    there, whoever wins."""
     gains = [gain for entry in answer.first if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
 
 
 def brief_text(answer: MachineAnswer) -> str:
-    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`. A single op has a
-    text such as `matmul: from ~230², from 982² copied`. Regimes without a case of the first GPU are left
-    out."""
+    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`, or for a single op
+    `matmul: from ~230², from 982² copied`. Regimes without a case of the first GPU are left out."""
     first = answer.first
     texts = []
     for regime in answer.regimes:
         cells = [entry.cells[regime] for entry in first if regime in entry.cells]
-        if not cells:  # another GPU alone was measured so
+        if not cells:
             continue
         if len(first) > 1:
             text = "{} of {}".format(*count_wins(answer, regime))
@@ -254,12 +250,11 @@ class _Clauses(msgspec.Struct, frozen=True):
         places = {
             side: [i for i, g in gains.items() if g.winner == side] for side in ("gpu", "cpu", "equal", "noisy")
         }
-        tops = [
-            i for i in places["cpu"] if gains[i].top and self.thresholds
-        ]  # at sizes that were named all are named
+        # ops that the CPU wins up to the largest size that the op declares
+        tops = [i for i in places["cpu"] if gains[i].top and self.thresholds]
         short = [i for i in places["cpu"] if i not in tops]
         wins, total = len(places["gpu"]), len(gains)
-        so_far = " as far as measured" if self.thresholds else ""  # else nobody asked for more
+        so_far = " as far as measured" if self.thresholds else ""
         if not wins and len(places["cpu"]) == total:
             return f"the CPU wins {self._all(places['cpu'])}" + (so_far if short else "")
         extras = []
@@ -286,7 +281,7 @@ class _Clauses(msgspec.Struct, frozen=True):
             return count
         if len(gpu) <= MOST_NAMES:
             return f"{count}: {self._names(gpu)}"
-        if total - len(gpu) <= MOST_LOSERS and cpu:  # these it loses at the largest size that the op declares
+        if total - len(gpu) <= MOST_LOSERS and cpu:
             return f"{count}, not {self._names(cpu)}"
         return count
 
@@ -296,7 +291,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         count = "both" if len(places) == 2 else f"all {len(places)}"
         if len(places) == len(self.rows):
             return count
-        # The table has more rows than that, as those of wrong results.
+        # The table also has rows without a gain, such as for wrong results.
         names = self._names(places)
         return f"{count} that have times" if names == str(len(places)) else names
 
@@ -305,7 +300,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return a text with the size from which the GPU wins half of its ops, if that is known."""
+        """Return a text with the size from which the GPU wins half of its ops, or an empty text if that size is
+        unknown."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.size_unit == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
@@ -330,7 +326,7 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
     """Return a sentence on the gain of one op: a clause for each regime, and the largest measured size."""
     cells = {regime: entry.cells[regime] for regime in regimes if regime in entry.cells}
     ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
-    # Once, where all clauses have the same end.
+    # If all clauses have the same largest size, only the last one names it.
     together = len(ends) == 1 and any(cell.kind in ("at", "range") for cell in cells.values())
     clauses = [
         f"{with_text(regime)} {_op_clause(entry, cell, ends=not together)}" for regime, cell in cells.items()
@@ -343,7 +339,6 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
     """Return the clause of one situation, with the largest measured size if `ends` is True."""
     size = cell_text(cell, entry.size_unit).removesuffix(", mixed")
-    # Both ends of the interval, because no size between them is known to win.
     both = both_text(cell, entry.size_unit).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
     last = "" if cell.gain is None else size_text(cell.gain.n, entry.size_unit)
@@ -374,8 +369,8 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
 
 
 def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return a sentence on the gain of one op at the requested sizes. An example of its clauses is `data on the
-    GPU: the GPU wins at both sizes, 6.7x to 22x`."""
+    """Return a sentence on the gain of one op at the requested sizes, with a clause for each regime, such as
+    `data on the GPU: the GPU wins at both sizes, 6.7x to 22x`."""
     gains_by_regime = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
     clauses = [
         f"{situation_text(regime)}: {_sizes_clause(gains)}"
@@ -390,7 +385,7 @@ def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _sizes_clause(gains: Sequence[Gain]) -> str:
-    """Return a clause with the side that wins at all sizes, if one does, and the ends of its gains."""
+    """Return a clause with the range of the gains. If one side wins at all sizes, it is named."""
     least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
     first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
     winners = {gain.winner for gain in gains}
@@ -407,14 +402,14 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Return sentences on users' functions that fail, with reasons and the smallest size at which each fails.
-    Functions that fail in only some sessions come first."""
+    """Return sentences on users' functions that fail, with the reason and the smallest size at which each
+    fails. Functions that fail only in some sessions come first."""
     on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
     timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         case = skip.case
-        # On NumPy, or on the backend of a GPU that gives it no time.
+        # Failures on NumPy count, and those on a GPU if no GPU gave the op a time.
         if isinstance(skip, Skip) and skip.reason == "bad-function" and (
             case.backend == "numpy" or (case.device_id in on_gpu and case.op not in timed)
         ):  # fmt: skip
@@ -441,7 +436,7 @@ def raising_functions(run: Run) -> list[str]:
 
 def left_out_functions(run: Run, command: str) -> list[str]:
     """Return sentences on the users' functions that were not measured, with the reasons of the first few.
-    `command` is the command that shows the others' reasons, or empty."""
+    `command` is the command that shows the other reasons; empty: it is not named."""
     texts = [
         printable(f"{warning.message}.")
         for warning in run.warnings
@@ -472,7 +467,7 @@ def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
 
 
 def disturbed_text(run: Run) -> list[str]:
-    """Return one sentence if every session that counts lost much CPU time to others, else none."""
+    """Return a sentence if every session that counts lost much CPU time to others, else an empty list."""
     least = min(run.counting, key=lambda session: session.disturbance, default=None)
     if least is None or not least.contended:
         return []

@@ -1,5 +1,5 @@
-"""The tables about break-evens: break-evens and gains with a column for each situation, all ratios with the
-times of both sides, and the number of calls that repay a copy."""
+"""The sections about gains and break-evens: tables with a column for each situation, all ratios with the times of
+both sides, and the number of calls that repay a copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from gpubench.report.charts import (
     banded_curves,
     by_series,
     case_fields,
-    devices,
     layer,
     log_axis,
     make_spec,
@@ -81,8 +80,9 @@ MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are l
 
 @section("speedup", order=80, help="How many times as fast a GPU is, at every size")
 def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
-    """Return the sections of the gains: a table for each group of devices and, folded, a row for each ratio.
-    The rows are there if the options ask for every size or for an order. With an order, there are no tables."""
+    """Return two sections: tables of the gains, and a folded section with a row for each ratio. GPUs and
+    software adapters have separate tables. The second section is empty unless the options ask for every size or
+    for an order. With an order, the first section has no tables of gains."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
     real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
     software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
@@ -108,7 +108,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows without rare sizes, at which few situations were measured."""
+    """Return the rows without those at rare sizes. If an op has many sizes, a size is rare if at most half as
+    many situations were measured there as at the most common size."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)
@@ -118,7 +119,8 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
-    """Return a function from a CPU case to its device id, or to an empty text if there is one such device."""
+    """Return a function that gives the device id of a CPU case, or an empty text if only one CPU device has a
+    time."""
     timed = {
         case.case.device_id for case in analysis.cases if case.device_kind == "cpu" and case.time is not None
     }
@@ -131,7 +133,7 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
         if result.device_kind == "cpu" and result.time is not None and result.case.variant is None:
             place = result.case.workload, result.case.device_id
             workloads.setdefault(place, {})[result.case.implementation] = result
-    several = len({device_id for _, device_id in workloads}) > 1  # a row needs its device to be told apart
+    several = len({device_id for _, device_id in workloads}) > 1  # then rows may differ only in their device
     columns = heads(
         "op", Column("dtype", rank=1), Column("device", rank=0 if several else 4), number("n"),
         number("library"), number("tuned"), number("compute", 3), number("payload", 2),
@@ -157,7 +159,7 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
     rows = rows if options.every_size else _usual_sizes(rows)
     data = regimes(ratio.case.case for ratio in rows)
     lines = group_by(rows, lambda ratio: (ratio.case.case.series, ratio.case.case.n, ratio.case.case.device_id))
-    # Without transfers a CPU has one time per size; another baseline pays its own in each situation.
+    # A CPU copies nothing, so it has one time at each size. Another baseline has one in each situation.
     timed = all(len({ratio.baseline.id for ratio in line}) == 1 for line in lines.values())
     whose, (dtypes, devices, _) = _whose(analysis), shared_text(analysis, [ratio.case.case for ratio in rows])
     columns = heads(
@@ -181,7 +183,7 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
 
 
 def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a table with a row for each of `rows`, with both times and their implementations."""
+    """Return a table with a row for each of `rows`: the gain, and both times with their implementations."""
     library = _library_ratios(analysis, rows)
     whose, unit = _whose(analysis), options.time_unit
     columns = heads(
@@ -236,7 +238,7 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
     if all(
         {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
     ):
-        return {}  # the table has them already
+        return {}  # the table has these ratios already
     devices = {ratio.case.case.device_id for ratio in rows}
     return {
         (ratio.case.case.workload, ratio.case.case.regime_id, ratio.case.case.device_id): ratio
@@ -268,8 +270,8 @@ CAPTION = (
 
 @chart("speedup", order=20)
 def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return the chart of the speedups: a line for each device and regime, with the break-evens on the line at
-    1."""
+    """Return the chart of the speedups: a line for each device and regime, with the break-evens at the height
+    of 1."""
     unit = options.time_unit
     rows = by_series(
         (
@@ -284,7 +286,7 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         for ratio in analysis.speedups
         if ratio.kind == "headline"
     )  # fmt: skip
-    # An open end of an interval reaches to the end of what was measured.
+    # An open end of an interval is drawn at the first or last measured size.
     marks = by_series(
         (
             ratio.case,
@@ -298,7 +300,7 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     )  # fmt: skip
     unity = layer("rule", {"y": {"datum": 1}}, strokeWidth=1.5)
     places = {
-        "y": log_axis("one", AXIS_TITLE, AXIS_LABEL), "color": accent(devices(analysis)),
+        "y": log_axis("one", AXIS_TITLE, AXIS_LABEL), "color": accent(analysis),
         "tooltip": tooltip(MARK_COLUMNS),
     }  # fmt: skip
     span = places | {"x": quantity("low"), "x2": {"field": "high"}}
@@ -360,13 +362,13 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
 
 
 def _threshold_cell(cell: AnswerCell, size_unit: SizeUnit) -> Cell:
-    """Return the cell of a break-even with its interval, which the brief text leaves out."""
+    """Return the cell of a break-even with its interval. The brief text of the cell has no interval."""
     full = threshold_cell(cell, both_text(cell, size_unit))
     return msgspec.structs.replace(full, brief=cell_text(cell, size_unit))
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
-    """Return the code that is the fastest on the CPU, by op, or an empty text if it is the same for all."""
+    """Return a text with the fastest CPU code of each op, or an empty text if it is the same for all ops."""
     groups: dict[str, list[str]] = {}
     for op, rows in group_by(curves, lambda curve: with_params(curve.op, curve.params)).items():
         bases = [point.baseline for curve in rows for point in curve.points]
@@ -378,7 +380,7 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
 
 
 def _legend(curves: Sequence[BreakEven]) -> str:
-    """Return the meanings of the cells in the table, with the reasons for `?` and `> n`."""
+    """Return the meanings of the cells in the table, and the reasons for cells such as `?` and `> n`."""
     pairs = [(curve, threshold(curve)) for curve in curves]
     kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
     kinds |= {"rough" for _, cell in pairs if cell.kind == "at" and not cell.sharp}
@@ -417,7 +419,7 @@ _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 @section("amortization", order=70, help="How many calls repay a copy")
 def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Return the section with the number of calls that repay a copy, and with the costs of loading weights.
-    Unless the options ask for every size, it has only ops and sizes at which the number of calls decides."""
+    Unless the options ask for every size, it has only the ops and sizes at which the number of calls decides."""
     unit, everything = options.time_unit, amortizations(analysis)
     decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [
@@ -436,7 +438,7 @@ def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
-    """Return a table that shows what it costs to load the weights once."""
+    """Return a table of the time that it takes to load the weights, and of the call that repays it."""
     columns = heads("op", "device", number("weights", 1), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
@@ -474,8 +476,8 @@ def _size(result: Amortization | WeightLoad) -> str:
 
 def calls_text(result: Amortization) -> str:
     """Return the number of calls that repay a copy, such as `3 [2, 4]`, `1`, or `12 [9, ..]` with an open end.
-    `> 10` means that 10 calls are too few, and `never` that no number suffices. An unknown number is replaced
-    by the reason."""
+    `> 10` means that 10 calls are too few, and `never` that no number suffices. For an unknown number, return
+    the reason."""
     if result.reason is not None:
         return _REASONS[result.reason]
     if result.verdict == "never":

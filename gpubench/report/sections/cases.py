@@ -136,14 +136,17 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
-_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, or for each functions file
+_HALVED, _PLAIN = (
+    "top-halved",
+    "not-compiled",
+)  # codes of warnings about a single op, or a single functions file
 _SIZE = re.compile(r"/n=(\d+)")
 
 
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the cases without a time, by reason, failures first. Cases that were only to be
-    checked are left out."""
+    """Return the section of the cases without a time, by reason, failures first. Cases of a run that only
+    checks are left out."""
     groups = group_by(
         (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
     )
@@ -153,8 +156,8 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key of the line that a case belongs to."""
-    # Skips share a line by backend, other cases by device and message.
+    """Return the key of the line that tells of a case. Skips share a line by backend, other cases with a
+    message by device and message."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 
@@ -175,27 +178,27 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """Return the warnings, with those merged into one that differ only in their cases or ops."""
+    """Return the warnings. Those that differ only in their cases or ops are merged into one."""
     groups = group_by(
         findings,
         lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
     )
     return [
         msgspec.structs.replace(
-            rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,
-            ids=tuple(case_id for entry in rows for case_id in entry.ids),
+            rows[0], message=_joined_text(rows), ids=tuple(case_id for entry in rows for case_id in entry.ids)
         )
         for rows in groups.values()
     ]  # fmt: skip
 
 
 def _joined_text(rows: Sequence[ReportWarning]) -> str:
-    """Return the message of merged warnings, such as `14 ops are measured up to smaller sizes ...`."""
+    """Return the message of merged warnings, such as `14 ops are measured up to smaller sizes than ...`."""
+    first = rows[0].message
     if rows[0].code == _PLAIN:
-        before, colon, _ = rows[0].message.partition(": ")
+        before, colon, _ = first.partition(": ")
         return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
-    if len(rows) == 1:
-        return rows[0].message
+    if len(rows) == 1 or rows[0].code != _HALVED:
+        return first
     sizes = [entry.message.partition(", not ")[0].replace(" is measured", "") for entry in rows]
     return (
         f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "
@@ -204,8 +207,8 @@ def _joined_text(rows: Sequence[ReportWarning]) -> str:
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
-    """Return the first `shown` ids and the number of further ids. Ids that differ only in size are one:
-    `n=64..4096`."""
+    """Return the first `shown` ids and the number of further ids as text. Ids that differ only in size count as
+    one, such as `add/n=64..4096/float32/tuned/resident@numpy:0`."""
     sizes: dict[str, list[int]] = {}
     for case_id in ids:
         match = _SIZE.search(case_id)
@@ -258,7 +261,7 @@ _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 
 @section("noise", order=170, usual=False, help="How far times scatter")
 def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section on how much times scatter, with a row for each device and length of launches."""
+    """Return the section on how much times scatter, with a row for each device and each length of a launch."""
     scatters = components(analysis.run)
     columns = heads(
         "device", "launches", number("cases", 1), number("in a block"),

@@ -47,8 +47,8 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 @section("claims", order=30, together=True)
 def claims_of_files(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Return the section with a row for each claim, or None without claims. The first file that measured a
-    claim judges it."""
+    """Return the section of all files with a row for each claim, or None without claims. The first file that
+    measured a claim judges it."""
     answers = []
     for of_claim in zip(*map(claims, analyses), strict=True):
         measured = (i for i, claim in enumerate(of_claim) if claim.verdict != "not measured")
@@ -85,13 +85,13 @@ def _section(
 
 
 def measuring_command(analysis: Analysis) -> str:
-    """Return the command that measures all claims of the analysis."""
+    """Return the command that measures all claims of the analysis, with FILE for a table of the user."""
     table = "" if tuple(analysis.asked_claims) == load(BUILTIN) else " --claims FILE"
     return f"gpubench run --ops claims{table}"
 
 
 _MIXED = "mixed"
-_MaybeCell = str | Cell | bool  # a bool: the table has no such column
+_MaybeCell = str | Cell | bool  # False: the table has no such column
 
 
 def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequence[str] = ()) -> Table:
@@ -150,19 +150,17 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
         return f"{first.removesuffix(last[last.index(' ') :])}-{last}"
     if claim.claimed_break_even is not None:
         low, high = claim.claimed_break_even
-        unit, scale = (
-            ("", 1.0) if high < 1e4 else (" thousand", 1e3) if high < 1e6 else (" million", 1e6)
-        )  # as said
-        ends = dict.fromkeys(f"{end / scale:g}" for end in (low, high))
-        return f"up to {high:g}" if low == 1 else f"{'-'.join(ends)}{unit}"
+        words, scale = ("", 1.0) if high < 1e4 else (" thousand", 1e3) if high < 1e6 else (" million", 1e6)
+        first, last = (f"{end / scale:g}" for end in (low, high))
+        return f"up to {last}{words}" if low == 1 else f"{'-'.join(dict.fromkeys((first, last)))}{words}"
     if claim.claimed_speedup is None:
         return seconds_text(claim.claimed_cpu_s if claim.claimed_gpu_s is None else claim.claimed_gpu_s, unit)
     return f"{claim.claimed_speedup:.3g}x"
 
 
 def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
-    """Return the measured value of a claim with its interval and situation, such as `GPU 54x [48, 62]
-    queued`."""
+    """Return the measured value of a claim with its interval and situation, such as `GPU 54x [48, 62] queued`.
+    The value is a gain, a time or a break-even."""
     where = _data(*claim.ids)
     if claim.measured is not None:
         where = mark(claim.measured.label) + where
@@ -174,17 +172,16 @@ def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases `ids` after a blank: ` waited`, ` copied`, ` mixed`, or an empty
-    text."""
-    # The data of a CPU case is always on the host.
+    """Return the situation of the cases `ids` after a blank: ` waited`, ` copied` or ` mixed`. Cases of a CPU
+    have none, so for these alone the text is empty."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
-    """Return the cases behind the numbers of the table."""
+    """Return the cases behind the numbers of the table, without CPU cases and copied calls, which have columns
+    of their own."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
-    # The table has its own words for the CPU and for copied calls.
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 
 

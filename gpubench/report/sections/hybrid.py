@@ -59,8 +59,8 @@ REASONS: dict[HybridReason, str] = {
 
 @section("hybrid", order=90, help="Where splitting an op, or assigning stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section with a row for each split: its time, its gain and the ideal gain. Returns None without
-    splits."""
+    """Return the section with a row for each split: its time, its gain and the ideal gain. Returns None if no
+    split was measured."""
     rows, unit = hybrids(analysis), options.time_unit
     if not rows:
         return None
@@ -115,16 +115,16 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence for each op and dtype on its recommended split or stage assignment with the largest
-    gain."""
+    """Return a sentence for each op and dtype that has a recommended split or stage assignment, on the one with
+    the largest gain."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
-    """Return the end of the answer's first sentence: the split or stage assignment with the largest gain. It is
-    empty if none is recommended. `entries` and `regimes` are those of the sentence, which are not named
-    again."""
+    """Return the end of the answer's first sentence: the recommended split or stage assignment with the largest
+    gain. Returns an empty text if none is recommended. `entries` and `regimes` are in the sentence already, so
+    they are not named again."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""
@@ -163,7 +163,7 @@ CAPTION = (
 
 @chart("hybrid", order=50)
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return the chart of the time over the GPU's share at the largest size, a line for each device and
+    """Return the chart of the time over the GPU's share at the largest size, with a line for each device and
     regime."""
     sweeps = [split for split in hybrids(analysis) if split.curve]
     shown = at_largest(sweeps, lambda split: series_name(split.case.case), lambda split: split.case.case.n)
@@ -179,16 +179,16 @@ def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         "x", title="share of the work on the GPU", scale={"domain": [0, 1]},
         axis={"format": "%", "tickCount": 5, "grid": False},
     )  # fmt: skip
-    sides, title = charts.devices(analysis), "wall time of one call"
+    title = "wall time of one call"
     base = {"x": share, "y": charts.log_axis("value", title, charts.SECONDS)}
     places = {
-        "color": charts.accent(sides),
+        "color": charts.accent(analysis),
         "tooltip": charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
     }
     level = places | {"y": charts.log_axis("better", title, charts.SECONDS)}
     better = charts.layer("rule", level, charts.MARKS, strokeDash=[6, 4], strokeWidth=1.5)
     diamond = charts.layer("point", places | base, charts.MARKS, **charts.DIAMOND)
-    curves = charts.curves(base, sides, COLUMNS, charts.regimes(analysis))
+    curves = charts.curves(analysis, base, COLUMNS)
     return Chart(
         id="hybrid", title="Split over CPU and GPU", caption=CAPTION, rows=rows, marks=marks,
         spec=charts.make_spec(CAPTION, better, *curves, diamond),
@@ -204,7 +204,7 @@ def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
 
 
 def _mark(split: Hybrid, seconds: float) -> ChartRow:
-    """Return the data row of the chosen share in the chart, where the split takes `seconds`."""
+    """Return the chart's data row for the chosen share, at which the split takes `seconds`."""
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {
         "device": printable(split.device_id), "x": short(split.gpu_share), "value": short(seconds),

@@ -56,8 +56,8 @@ def letter(index: int) -> str:
 
 
 def names(sides: Sequence[MachineRuns]) -> list[str]:
-    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`.
-    Equal descriptions get the time of day and a part of the fingerprint."""
+    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`. To
+    equal descriptions, the time of day and a part of the fingerprint are added."""
     words = [f"{printable(side.newest.machine)}{_label(side)}" for side in sides]
     texts = []
     for i, (text, side) in enumerate(zip(words, sides, strict=True)):
@@ -76,8 +76,8 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return a sentence that says on how many machines the GPU wins every op. The result is empty for a single
-    machine, and if no machine has compared a GPU with its CPU."""
+    """Return one sentence: on how many machines the GPU wins every op. The result is empty for a single
+    machine, or if no machine has compared a GPU with its CPU."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -123,7 +123,7 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
     body = []
     for ((op, dtype, params), data), by_machine in rows.items():
         curves = [earliest(by_machine.get(i, ())) for i in range(len(sides))]
-        # Rows in which no machine has a verdict say nothing.
+        # A row says nothing if no machine has a verdict.
         if any(entry is not None and (entry.verdict != "undecided" or entry.bracketed) for entry in curves):
             texts = [threshold_text(entry) if entry else "-" for entry in curves]
             body.append(cells(with_params(op, dict(params)), dtype, data, *texts))
@@ -169,12 +169,11 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
 
 @section("history", order=20, together=True, help="How the cases of a machine changed over its files")
 def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Return the section with the history of each machine, or None if no machine has several runs of a case."""
+    """Return the section with the history of each machine, or None if no machine has a case with a history."""
     sides = machine_runs(analyses)
     tables = []
     for i, side in enumerate(sides):
-        rows = histories(side) if len(side.runs) > 1 else ()
-        if rows:
+        if rows := histories(side):
             span = f"{side.runs[0].run.started_at} to {side.runs[-1].run.started_at}"
             tables.append(_history(side, rows, f"{letter(i)}: {len(side.runs)} runs, {span}", options))
     line = (
@@ -226,8 +225,8 @@ def _step_text(side: MachineRuns, step: StepChange) -> str:
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Return a bar of one character for each time, in order. Longer times have higher bars, and None has a
-    blank. All bars have the same height if all times are within 5 %."""
+    """Return one character for each time, in order: a bar, which is higher for a longer time, or a blank for
+    None. If all times are within 5 %, all bars have the same height."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
@@ -253,7 +252,7 @@ def _tone(change: float) -> Tone:
 
 # The axis reaches at least this factor above and below 1, so that a change of 2 % does not look large.
 _LEAST_SPAN = 1.1
-_MOST_NAMED = 2  # the number of cases that are named, those that changed most
+_MOST_NAMED = 2  # how many of the cases that changed most are named
 _CAPTION = (
     "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "
     "the cases that every run has; a triangle is a sure change. A line that ends early is of a case that later runs "
@@ -273,9 +272,9 @@ class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
-    """Return the chart of a machine's history, or None for a single run, or if no case has two times. `name` is
-    the letter of the machine."""
-    rows = histories(side) if len(side.runs) > 1 else ()
+    """Return the chart of a machine's history, or None if no case has a history. `name` is the letter of the
+    machine."""
+    rows = histories(side)
     if not rows:
         return None
     cases = {entry.id: _factors(entry.times) for entry in rows}
@@ -297,9 +296,10 @@ def _factors(times: Sequence[float | None]) -> list[float | None]:
 
 
 def _places(dates: Sequence[str]) -> list[float]:
-    """Return the position of each run on the time axis, from 0 (oldest) to 1."""
+    """Return the position of each run on the time axis, from 0 (oldest) to 1. If dates are unreadable or all
+    equal, the positions are evenly spaced."""
     seconds = [time.timestamp() for text in dates if (time := units.parse_time(text)) is not None]
-    if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:  # unreadable or equal dates
+    if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:
         return [i / (len(dates) - 1) for i in range(len(dates))]
     return [(time - seconds[0]) / (seconds[-1] - seconds[0]) for time in seconds]
 
@@ -313,8 +313,8 @@ def _spec(
     ratios = [f for factors in cases.values() for f in factors if f is not None]
     low, high = min(1 / _LEAST_SPAN, *ratios) / 1.02, max(_LEAST_SPAN, *ratios) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
-    long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
-    # Foreign text: Vega reads no raw line separator.
+    long = 19 if dates[0][:10] == dates[-1][:10] else 10  # the time of day is shown if all runs are of one day
+    # The dates come from files, and Vega cannot read a raw line separator.
     days = (msgspec.json.encode(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))
     first, last = (inert_json(day).decode() for day in days)
     ends = f"datum.value > 0 ? {last} : {first}"

@@ -91,14 +91,14 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 def _panels(
     lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
-    """Return the rows of the panels, one panel for each of `regimes`, by the name of the situation."""
+    """Return the rows of a panel for each of `regimes`, by the name of the situation. `sides` are pairs (name
+    beside the strips, key of the strips). A lane has a row for each side that measured its op."""
     names = own_names(lane.row.op for lane in lanes)
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
         with_params(names[lane.row.op], lane.row.params) + (f" {lane.row.dtype}" if dtypes else "")
         for lane in lanes
     ]
-    # A side is the name beside its strips, and their key. A lane has a row for each side that measured its op.
     return {
         situation_text(regime): tuple(
             MapRow(lane=lane, op=printable(label), side=name, strip=lane.strips.get((side, regime)))
@@ -157,15 +157,16 @@ class MapPart(NamedTuple):
 
 
 def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
-    """Return the strip in `count` parts, which are equally long on the log axis `ends`."""
+    """Return the strip in `count` parts, which are equally long on the log axis `ends`. An axis of a single
+    size has one part."""
     low, high = ends.low, ends.high
-    if high <= low:  # an axis of a single size
+    if high <= low:
         low, high, count = low * 0.96, high * 1.04, 1
     step = (high / low) ** (1 / count)
     parts = []
     for i in range(count):
         start, end = low * step**i, low * step ** (i + 1)
-        # The last part holds the end of the axis too.
+        # The last part includes the end of the axis.
         ratio = None if strip is None else strip.ratio_between(start, end * 2 if i == count - 1 else end)
         parts.append(MapPart(start, end, ratio))
     return parts
@@ -184,7 +185,7 @@ def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
         return [(0.5, named[0][1])]
     for power in range(math.ceil(math.log2(low) / 3), math.floor(math.log2(high) / 3) + 1):
         place = ends.position(8.0**power)
-        # The last label stands to the left of its end, so it needs more room.
+        # The label of the high end lies to the left of this end, so it needs more room.
         if place - named[-1][0] >= room and 1 - place >= room * 1.7:
             named.append((place, size_text(8**power, "elements")))
     return [*named, (1.0, size_text(round(high), "elements"))]
@@ -325,7 +326,9 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
 STEP, NARROW_STEP = 30, 17  # the height of a strip in points, for lanes with one strip and with several
 PIECES, SHADE = 80, 0.025  # parts of the axis, and the step of a tint
 _HALF, _WIDE, _LETTERS = 430, 900, 170  # the width of a panel in points, and the letters of a line of text
-_LEGEND = 260  # in points; on a page no longer than the axis, which would cut it
+_LEGEND = (
+    260  # the length of the colour legend in points; on a page, at most that of the axis, which would cut it
+)
 _LONG: Any = {"expr": f"min({_LEGEND}, width)"}
 _LABEL = "split(datum.label, '\\t')[{}]"  # the key of a lane consists of its number, its op and its gain
 
@@ -340,8 +343,7 @@ def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
 
 
 def lane_specs(view: MapView) -> list[ChartRow]:
-    """Return a Vega-Lite spec for each panel, to be drawn inside a table, whose rows have the names and
-    gains."""
+    """Return a Vega-Lite spec for each panel, to be drawn inside a table whose rows have the names and gains."""
     return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
 
 
@@ -440,7 +442,8 @@ def _size(ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow
 
 
 def _color(length: Any) -> ChartRow:
-    """Return the encoding of the tint, from the CPU's to the GPU's colour, with a legend of this `length`."""
+    """Return the encoding of the tint, from the CPU's to the GPU's colour. Its legend has this `length`; None:
+    there is none."""
     look = {
         "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],
@@ -463,14 +466,14 @@ def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:
         if shade is None:
             yield "blank", {"x": short(low), "x2": short(high)}
             continue
-        # Each reaches below the next one, so that no paper shows between them.
+        # Each tint reaches below the next one, so that no background shows between them.
         if following is not None and following[0] is not None:
             high = following[1][0].high
         yield "tints", {"x": short(low), "x2": short(high), "tint": shade}
     if entry.strip is None:
         return
     yield from (("sizes", {"x": point.size}) for point in entry.strip.points)
-    # The break-even: a thick mark, and a thin bar for its interval; a bracket has the bar alone.
+    # A thick mark for the break-even, if it is known, and a thin bar for its interval.
     cell, elements = entry.strip.cell, entry.lane.row.elements
     if cell.kind in ("at", "range"):
         if cell.n is not None:

@@ -40,8 +40,8 @@ _MEANING = (
 )
 _LARGEST = "The largest size of each op; all sizes: --sections roofline or --format markdown."
 _WEAK = (
-    "Left out: cases below a peak of small sizes alone (*), which is none yet; --sections roofline has them, and "
-    f"{HINT} measures the peaks."
+    "Left out: cases whose peak was measured only at small sizes (*), so the true one may be higher; --sections "
+    f"roofline has them, and {HINT} measures the peaks."
 )
 _TRAFFIC = (
     "traffic: of that copy; a CPU reads each line before it writes it, so half as much again as the payload"
@@ -56,8 +56,8 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the roofline, with every size if the options ask for it or the run measured only
-    peaks. Otherwise it has the largest sizes, without cases whose peak was measured at small sizes only."""
+    """Return the section of the roofline. It has every size if the options ask for it or the run measured only
+    peaks. Otherwise it has the largest sizes, without cases whose peak was measured only at small sizes."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
@@ -69,12 +69,13 @@ def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
         return Section(title=TITLE, lines=tuple(filter(None, (hint, lacking))), folded=True)
     shown, notes = rows, []
     if not (options.every_size or measures_peaks(analysis.run)):
-        # Named variants were asked for and have no row elsewhere, and a rung says something beside the others only.
+        # If the user requested variants of an op, all its implementations stay, so that they can be compared.
         ladders = {_kind(point)[:3] for point in rows if point.case.case.variant is not None}
-        last = [point for point in largest(rows) if point.share is not None or _kind(point)[:3] in ladders]
+        tops = largest(rows)
+        last = [point for point in tops if point.share is not None or _kind(point)[:3] in ladders]
         shown = [point for point in last if not point.weak_peak or _kind(point)[:3] in ladders]
         notes += [_WEAK] if len(shown) < len(last) else []
-        notes += [_LARGEST] if shown and len(largest(rows)) < len(rows) else []
+        notes += [_LARGEST] if shown and len(tops) < len(rows) else []
     notes += [lacking] if lacking else []
     tables = [_peaks_table(analysis, measured), *([_table(shown)] if shown else [])]
     return Section(
@@ -113,7 +114,7 @@ def _kind(point: PeakShare) -> tuple[str, ...]:
 
 
 def _missing(peaks: Sequence[Peaks]) -> list[str]:
-    """Return lines with the devices whose peaks were not measured, each with the command that measures them."""
+    """Return lines that name the devices whose peaks were not measured, and the commands that measure them."""
     words = {(True, False): "memory peak", (False, True): "compute peak", (True, True): "peaks"}
     lacks: dict[str, list[Peaks]] = {}
     for peak in peaks:
@@ -236,11 +237,11 @@ PEAK_COLUMNS = (
 )  # fmt: skip
 CAPTION = (
     "The largest size of every op of this dtype, with resident data. The slope is the memory peak, the level the "
-    "compute peak, both measured in this run; a case can reach the lower of the two. A dashed line is of small sizes "
-    "alone and none yet."
+    "compute peak, both measured in this run; a case can reach the lower of the two. A dashed line was measured only "
+    "at small sizes, so the true peak may be higher."
 )
 SPAN = 4.0  # the factor by which the lines of the peaks reach beyond the cases
-_MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
+_MEASURED, _WEAK_PEAK = "measured", "measured only at small sizes"
 
 
 @chart("roofline", order=40)
@@ -262,10 +263,9 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
             if peak.dtype == dtype
             for corner in _line(peak, ends[0] / SPAN, ends[1] * SPAN)
         ]
-    sides = charts.devices(analysis)
     base = {
         "x": charts.log_axis("x", "FLOP per byte moved", charts.PLAIN, x=True),
-        "y": charts.log_axis("value", "FLOP per second"), "color": charts.accent(sides),
+        "y": charts.log_axis("value", "FLOP per second"), "color": charts.accent(analysis),
     }  # fmt: skip
     strokes = {"domain": [_MEASURED, _WEAK_PEAK], "range": [[1, 0], [6, 4]]}
     peaks = base | {

@@ -47,9 +47,8 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with up to three tables: time breakdowns, pipelines, and overheads. A time breakdown
-    is that of the fastest implementation of a workload on a device. Unless the options ask for every size, the
-    tables show only some sizes."""
+    """Return the section with up to three tables: time breakdowns of the fastest implementations, pipelines,
+    and overheads. Unless the options ask for every size, the tables show only some sizes."""
     unit = options.time_unit
     everything = [
         result.case
@@ -153,7 +152,8 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
 
 
 def _pipeline_advice(analysis: Analysis) -> list[str]:
-    """Return advice from the pipeline with the largest gain, or a sentence that no pipeline gains."""
+    """Return advice from the pipeline with the largest gain, or a sentence that no pipeline gains. The list is
+    empty if no pipeline was compared."""
     rows = [pipe for pipe in pipelines(analysis) if pipe.interval is not None]
     best = max((pipe for pipe in rows if pipe.pays), key=attrgetter("gain"), default=None)
     if best is None or best.gain is None:
@@ -183,7 +183,7 @@ _SOME = "The smallest, the largest and a middle size; all sizes: --sections brea
 
 
 def _empty_text(analysis: Analysis, unit: str) -> list[str]:
-    """Return a sentence with the cost of an empty launch on each device, if a GPU was measured."""
+    """Return a sentence with the cost of an empty launch on each device. Without a GPU, the list is empty."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     empty = overheads(analysis).empty
     if all(kinds.get(name) == "cpu" for name in empty):
@@ -193,8 +193,8 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 
 def overheads_table(analysis: Analysis, options: RenderOptions) -> Table | None:
-    """Return a table with a row for each device, call, size and implementation, or None without overheads.
-    Unless the options ask for every size, it has three sizes of each call."""
+    """Return a table of the overheads with a row for each device, call, size and implementation, or None
+    without overheads. Unless the options ask for every size, it has three sizes of each call."""
     everything, unit = overheads(analysis).rows, options.time_unit
     if not everything:
         return None
@@ -255,7 +255,7 @@ def _share(share: float) -> str:
 
 
 def _shown_sizes(everything: Sequence[CaseResult]) -> dict[tuple[str, str], set[int]]:
-    """Return, by op and device, the smallest size, the largest, and the one nearest to _SHOWN_BYTES."""
+    """Return the smallest size, the largest, and the one nearest to _SHOWN_BYTES, by op and device."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for result in everything:
         sizes.setdefault((result.case.op, result.case.device_id), []).append(result.case.params["n"])

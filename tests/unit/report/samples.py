@@ -178,9 +178,8 @@ def interrupted_run():
 
 def tool_run():
     """Short enough to be read in the formats of other tools, with all that these tell of a machine and a commit."""
-    gpu_s = 1e-3
     found: list[Outcome] = [
-        measured(case(), 4 * gpu_s, sessions=2), measured(case(device="cupy:0"), gpu_s, sessions=2, cold_s=0.9 * gpu_s),
+        measured(case(), 4e-3, sessions=2), measured(case(device="cupy:0"), 1e-3, sessions=2, cold_s=9e-4),
         measured(case("open", 1, device="cupy:0"), 0.4, sessions=2), skipped(case("add", 2**36, device="cupy:0")),
     ]  # fmt: skip
     run = run_of(found, sessions=2)
@@ -196,7 +195,7 @@ def tool_run():
         os=Fact("linux", "ok", "uname"), arch=Fact("x86_64", "ok", "uname"), kernel=Fact("6.1.0", "ok", "uname")
     )
     return replace(
-        run, machine=replace(run.machine, cpu=cpu, platform=platform),
+        run, machine=replace(run.machine, cpu=cpu, platform=platform), settings=replace(run.settings, sample_s=0.002),
         tool={**run.tool, "python": "3.12.3", "implementation": "CPython"},
         environment=Environment(git=Git(commit="0" * 40, branch="main", dirty=False, commit_time="2026-01-02T03:00:00+00:00")),
     )  # fmt: skip

@@ -72,7 +72,7 @@ _GROUPS = {
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return one page for all runs. The same files and the same installed extras give the same bytes. A page of
-    MAX_BYTES or more drops up to three kinds of content, and may still be larger then."""
+    MAX_BYTES or more is made again with less content, up to three times. The last one may still be larger."""
     if tuple(options.sections) == usual():
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
@@ -86,7 +86,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def draw(documents: Sequence[TextDocument], title: str) -> str:
-    """Return documents as a page of text and tables, below `title`. The page contains no script."""
+    """Return a page with `title` and the texts and tables of the documents. The page contains no script."""
     parts = [
         {"lines": report.headings, "sections": [*_sections(report, f"d{i}-")]}
         for i, report in enumerate(documents)
@@ -125,10 +125,9 @@ class _Page:
         self.articles = [self._article(place) for place in range(len(analyses))]
 
     def text(self, lightness: int) -> str:
-        """Return the HTML of the page without the first `lightness` kinds of content that can be dropped (0 to
-        3)."""
+        """Return the HTML of the page. From `lightness` 1 on it has no result files, from 2 on no long tables, and
+        from 3 on only the fastest GPU backend."""
         articles = self.articles
-        # The template drops the result files first, then the long tables.
         if lightness > 2:
             articles = [article | {"views": article["views"][:1]} for article in articles]
         views = (view for article in articles for view in article["views"])
@@ -211,7 +210,7 @@ def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
 
 
 def _join(part: Section) -> tuple[Table, ...]:
-    """Return the tables of a section, joined to one if there are more than FEW_TABLES with titles."""
+    """Return the tables of a section. More than FEW_TABLES tables become one table, if all of them have titles."""
     if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
         return part.tables
     keys = dict.fromkeys(
@@ -230,7 +229,7 @@ def _join(part: Section) -> tuple[Table, ...]:
 
 
 def _groups(sections: Sequence[Section], prefix: str, headings: Sequence[str]) -> Iterator[Content]:
-    """Yield those groups that have sections, Environment with `headings` about the run and the machine."""
+    """Yield the groups of details that have sections. The group Environment has the lines `headings`."""
     homes = {key: title for title, keys in _GROUPS.items() for key in keys}
     for title in _GROUPS:
         members = [part for part in sections if homes.get(part.key, "More") == title]
@@ -297,9 +296,10 @@ def _drawing(lines: Sequence[Line]) -> str:
 
 
 def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return the cells of a table row as HTML, with the first one as heading if there are `columns`."""
+    """Return the cells of a table row as HTML. With `columns`, the first cell is a heading, unless it is empty.
+    Without `columns`, all cells are numbers."""
     parts = []
-    for i, cell in enumerate(line):  # without columns, all cells are numbers
+    for i, cell in enumerate(line):
         text = cell.text
         tag, scope = ("th", ' scope="row"') if columns and not i and text else ("td", "")
         kinds = ["n"] if not columns or columns[i].right else []
@@ -328,7 +328,8 @@ def _library() -> str:
 
 @functools.cache
 def _pack_library() -> Markup:
-    """Return the packed script that draws charts, cached, as packing takes as long as the rest of the page."""
+    """Return the packed script that draws charts. It is cached, because packing takes as long as the rest of
+    the page."""
     return _pack(_library())
 
 

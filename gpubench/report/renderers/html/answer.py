@@ -1,5 +1,5 @@
-"""The answer on a page and in a notebook. For each GPU backend it has the sentence, three tiles with the most
-important facts, advice, and the map together with its table."""
+"""The answer on a page and in a notebook. For each GPU backend it has sentences, tiles with the most important
+facts, advice, and the map together with its table."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 
 
 def views(analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool) -> list[Content]:
-    """Return the answer for each GPU backend, the fastest first, or one without a backend if no GPU was
-    compared. `prefix` is the prefix of the anchors. If `maps` is True, the answers have their maps, with the
-    specs for drawing them if `draws` is True."""
+    """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return a single
+    answer without a backend. `prefix` is the prefix of the anchors. If `maps` is True, the answers have maps,
+    with specs for drawing them if `draws` is True."""
     first = answer(analysis)
     names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
     answers = []
@@ -109,7 +109,7 @@ def _gain_heading(rows: Sequence[MapRow]) -> str:
 
 
 def _lane_row(entry: MapRow, view: MapView) -> Content:
-    """Return one op on one GPU, with the name of its charts and its lane in characters."""
+    """Return the row of one op on one GPU, with the series of its charts and with its lane in characters."""
     lane = entry.lane.row
     cell = entry.strip.cell if entry.strip else None
     return {
@@ -126,7 +126,7 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return, by op, the row, the cell and the gain on the first GPU."""
+    """Return the row, the cell and the gain of each op on the first GPU in this regime, by the op's label."""
     return {
         label: (entry, cell, cell.gain)
         for entry, label in zip(answered.rows, series_labels(answered.rows), strict=True)
@@ -200,7 +200,7 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
         regime: {name: gain for name, (_, _, gain) in _gains(answered, regime).items()}
         for regime in answered.regimes
     }
-    resident, copied = by_regime.get(WAITED, {}), by_regime.get(ALWAYS, {})
+    copied = by_regime.get(ALWAYS, {})
     winners = {
         regime: {name for name, gain in gains.items() if gain.winner == "gpu"}
         for regime, gains in by_regime.items()
@@ -210,15 +210,10 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
         yield f"Keep data on the GPU between calls: only then does the GPU win {_names(only_resident, 'op')}."
     elif winners.get(ALWAYS):
         yield "The GPU pays even where every call copies."
-    slower = [copied[name].gpu_s / gain.gpu_s for name, gain in resident.items() if name in copied
-              and copied[name].n == gain.n]  # fmt: skip
-    if slower and (middle := statistics.median(slower)) >= _ALIKE:
-        yield f"Copy seldom: a call that copies takes about {factor_text(middle)} as long at the largest size."
-    streamed = by_regime.get(STREAMED, {})
-    gains = [copied[name].gpu_s / gain.gpu_s for name, gain in streamed.items() if name in copied
-             and copied[name].n == gain.n]  # fmt: skip
-    if gains and (middle := statistics.median(gains)) >= _ALIKE:
-        yield f"Write independent calls as a pipeline: they take 1/{middle:.2g} of the time of copied calls."
+    if (factor := _typical_factor(copied, by_regime.get(WAITED, {}))) >= _ALIKE:
+        yield f"Copy seldom: a call that copies takes about {factor_text(factor)} as long at the largest size."
+    if (factor := _typical_factor(copied, by_regime.get(STREAMED, {}))) >= _ALIKE:
+        yield f"Write independent calls as a pipeline: they take 1/{factor:.2g} of the time of copied calls."
     if (queued := answered.queued_gain) is not None and queued >= _ALIKE:
         yield f"Queue calls and wait once: then the GPU pays from about {factor_text(queued)} smaller sizes."
     losers = {
@@ -227,6 +222,15 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
     }  # fmt: skip
     if losers:
         yield f"Leave {_names(losers, 'op')} on the CPU."
+
+
+def _typical_factor(copied: dict[str, Gain], others: dict[str, Gain]) -> float:
+    """Return the median over the ops of the GPU's time in `copied` / that in `others`, or 0 without a common
+    size."""
+    return statistics.median(
+        [copied[op].gpu_s / gain.gpu_s for op, gain in others.items() if op in copied and copied[op].n == gain.n]
+        or [0.0]
+    )  # fmt: skip
 
 
 def _names(names: set[str], noun: str) -> str:
