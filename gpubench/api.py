@@ -46,7 +46,7 @@ class RunSettings(TypedDict, total=False):
     regimes: str  # the situations, such as "waited,copied,streamed"
     implementations: str  # "library", as a library computes it, "tuned" or "all"
     params: str | Iterable[str]  # the shapes beside the size, such as "columns=256,1024" or ["m=16", "k=16"]
-    quick: bool  # whether to run one session with a precision of 5 %
+    quick: bool  # whether to run with a precision of 5 %, and without `sizes` for at most 20 s
     sessions: int  # the number of sessions, each with fresh workers
     rigorous: bool  # whether to measure with the precision that a publication needs
     allow_software: bool  # whether to measure software adapters like GPUs

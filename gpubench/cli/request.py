@@ -417,9 +417,8 @@ class Request:
                 why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
             )  # fmt: skip
         budget_s = self.settings.budget_s
-        alone = all(device.kind == "cpu" for device in devices)  # there is no size to look for
-        if budget_s == words.DEFAULT_BUDGET_S and self.options.budget is None and alone:
-            budget_s = words.HOST_BUDGET_S
+        if self.options.budget is None and all(device.kind == "cpu" for device in devices):
+            budget_s = words.HOST_BUDGETS_S.get(budget_s or 0.0, budget_s)
         self.settings = msgspec.structs.replace(self.settings, threads=threads or usable, budget_s=budget_s)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:

@@ -44,8 +44,10 @@ from gpubench.result.run import Device, RunWarning, Selection, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
-DEFAULT_BUDGET_S = 45.0
-HOST_BUDGET_S = 19.0  # default budget if there is only a CPU: 20 s with start and report
+# Budgets without --sizes: the default, and that of --quick.
+DEFAULT_BUDGET_S, QUICK_BUDGET_S = 45.0, 20.0
+# The same if there is only a CPU, so no size to look for: 20 s and 10 s with start and report.
+HOST_BUDGETS_S = {DEFAULT_BUDGET_S: 19.0, QUICK_BUDGET_S: 9.0}
 # Seconds of a session with a search, and the most sessions of a budget. More sessions show what one session
 # cannot.
 SESSION_S, MOST_SESSIONS = 100.0, 3
@@ -54,7 +56,7 @@ SESSION_S, MOST_SESSIONS = 100.0, 3
 ONCE_SHARE, ONCE_LEAST_S = 0.25, 10.0
 # Settings without --sizes: the budget is used for more sizes instead of more precision, so there is one session
 # with one short block for each case (docs/decisions/0023-passes.md).
-SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.001}
+SEARCH = {"min_samples": 4, "max_samples": 8, "max_time_s": 0.2, "precision": 0.05, "sample_s": 0.001}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,
@@ -216,14 +218,14 @@ GIVEN = (
 
 
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
-    """Return the settings: the values of the preset, replaced by the given options. Without a preset it is
-    `default` if every size is given, else `quick` with SUITE; `more` doubles the default budget. Raises
-    UsageError for values that contradict each other or cannot be read."""
-    name = preset or ("default" if every_size_given else "quick")
+    """Return the settings: the values of the preset, by default `default`, replaced by the given options. If not
+    every size is given, they are SEARCH and a budget, which `more` doubles. Raises UsageError for values that
+    contradict each other or cannot be read."""
+    name = preset or "default"
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}
     if not every_size_given:
-        values["budget_s"] = DEFAULT_BUDGET_S * (2 if more else 1)
-        values.update(SUITE if preset is None else {})
+        values["budget_s"] = (QUICK_BUDGET_S if options.quick else DEFAULT_BUDGET_S) * (2 if more else 1)
+        values.update({} if options.rigorous else SEARCH)
     if options.budget is not None:
         values["budget_s"] = units.parse_duration(options.budget, option="--budget")
         if preset is None and not every_size_given:

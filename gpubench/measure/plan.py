@@ -533,7 +533,7 @@ LEAST_FLOPS = 10**8
 # A working set this many times as large as the cache is limited by memory.
 CACHES = 4
 # Most seconds for one peak, the same with the preset `quick`, and the most as a share of the budget.
-LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.3, 0.01
+LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.3, 1 / 150
 # An array for a peak takes at most this part of the memory, which leaves room for the workloads.
 PEAK_PARTS = 8
 UNKNOWN_MEMORY_BYTES = 8 << 30

@@ -72,7 +72,7 @@ def test_beside_a_search_overheads_come_last_and_leave_it_time(run_well):
         "--ops", "add,sync,allocate", "--sizes", "allocate=1k,64k", "--skip", "add/n>=16k", "--regimes", "resident-queued",
         "--min-samples", "2", "--max-samples", "2", "--backends", "fake",
     )  # fmt: skip
-    assert ran.result["settings"]["budget_s"] == 90, "as much again as the search alone has"
+    assert ran.result["settings"]["budget_s"] == 40, "as much again as the search alone has"
     began = {"add": [], "overhead": []}
     for outcome in measured(ran).values():
         kind = "add" if outcome["case"]["op"] == "add" else "overhead"

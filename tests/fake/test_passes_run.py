@@ -33,7 +33,7 @@ def test_the_ladder_and_new_sizes_around_the_crossing_answer(run_well, in_proces
     assert (row["verdict"], row["n"]) == ("at", pytest.approx(TRUE_N, rel=0.15))
     assert row["lo"] <= TRUE_N <= row["hi"] < 2.25 * row["lo"]
     settings = ran.result["settings"]
-    assert (settings["protocol"], settings["budget_s"]) == (4, 45)
+    assert (settings["protocol"], settings["budget_s"]) == (4, 20)
 
 
 def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run):
