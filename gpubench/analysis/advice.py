@@ -20,7 +20,6 @@ from gpubench.analysis.contenders import (
     Decision,
     Expected,
     Key,
-    TimedSplit,
     calls_of,
     case_groups,
     contender_set,
@@ -30,6 +29,7 @@ from gpubench.analysis.contenders import (
     split_of,
 )
 from gpubench.analysis.estimate import CaseResult, Estimate
+from gpubench.analysis.hybrid import SharedCall
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, pair_ratio
@@ -40,7 +40,7 @@ from gpubench.curves.stats import Interval, quotient
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.run import DeviceKind, Run
 
-# The confidence is `clear` if the probability that another choice is more than 5 % faster is at most this.
+# The highest probability that another choice is more than 5 % faster, for the confidence `clear`.
 CLEAR = 0.05
 AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
@@ -82,7 +82,7 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     case_ids: tuple[str, ...]  # the ids of the cases behind the time
     reason: str | None  # the reason why there is no time; None if there is one
     libraries: tuple[str, ...] = ()  # CPU only: the libraries that the implementation calls, numba or a BLAS
-    weaker: bool = False  # CPU only: whether numba, which might be faster, was not there or did not work
+    weaker: bool = False  # CPU only: whether numba, which might be faster, was missing or did not work
     threads: int | None = None  # CPU only: the number of threads; None: unknown
 
 
@@ -107,7 +107,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # the params other than the size
     dtype: str  # the dtype of the elements
     data: Literal["host", "device"]  # where the data is before and after the call
-    calls: int  # the number of calls that share one copy; 1 in the regimes in which calls share none
+    calls: int  # the number of calls that share one copy; 1 in regimes without shared copies
     regime: str  # the id of the regime
     basis: Basis  # `measured`, `interpolated`, or `unknown` without an answer
     device_id: str | None  # the advised device; None: unknown
@@ -115,24 +115,24 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     implementation: str | None  # the fastest implementation on the device; None: unknown
     time: Estimate | None  # the expected time of one call; None: unknown
     gain: AdviceGain | None  # the gain over the best device of the other side; None: that side has no time
-    # clear: another choice is hardly ever faster; close: it may be, but the expected loss is small; noisy:
-    # neither is known; alone: no other side has a time; none: the answer is unknown
+    # clear: another choice is hardly ever faster; close: another one may be faster, but only by a little;
+    # noisy: another one may be much faster; alone: the other side has no time; none: the answer is unknown
     confidence: AdviceConfidence
     reason: str | None  # the reason why no device is advised; None if one is advised
-    command: str | None  # the command that measures the missing times; None if no time is missing
-    split: AdviceSplit | None  # the split or stage assignment; None: it is not the answer
+    command: str | None  # the command that measures the call; None if a device is advised
+    split: AdviceSplit | None  # the advised split or stage assignment; None if a single device is advised
     candidates: tuple[AdviceCandidate, ...]  # all devices, the advised one first
     source: AdviceSource  # the result file on which the advice rests
     goal: Literal["time", "energy"] = "time"  # the quantity that the advice minimizes
     joules: dict[str, float | str] = {}  # goal `energy`: joules of a call by device, or why they are unknown
 
     def candidate(self, device_id: str | None) -> AdviceCandidate | None:
-        """Return the candidate of this device, or None if it is unknown or has no time."""
+        """Return the candidate with this device id, or None if there is none or it has no time."""
         return next((item for item in self.candidates if item.device_id == device_id and item.time), None)
 
     @property
     def why(self) -> str:
-        """The reason for the answer as text, or the reason why there is none."""
+        """The evidence for the answer as text, or the reason why there is no answer."""
         best = self.candidate(self.device_id)
         if best is None:
             return self.reason or ""
@@ -145,7 +145,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """The reason why the advice has no gain: the side without a time, and why its devices have none."""
+        """The reason why the advice has no gain: the side without a time, and why its devices have no time."""
         best = self.candidate(self.device_id)
         on_cpu = best is not None and best.kind == "cpu"
         others = [item for item in self.candidates if item.time is None and (item.kind == "cpu") != on_cpu]
@@ -162,7 +162,7 @@ def advise(
     split = split_of(contenders, n, decision) if hybrid else None
     best_id, against_id = (place and place.device_id for place in (decision.best, decision.against))
     if split is not None:
-        best_id, against_id = split.row.device_id, split.row.baseline_device
+        best_id, against_id = split.device_id, split.baseline_device
     expectations = list(_expectations(contenders, n, split))
     times = {candidate.device_id: expected for candidate, expected in expectations}
     candidates = sorted(
@@ -172,7 +172,7 @@ def advise(
         ),
     )  # fmt: skip
     best, against = times.get(best_id or ""), times.get(against_id or "")
-    gain = split.row.interval if split else best and against and _gain(best, against)
+    gain = split.interval if split else best and against and _gain(best, against)
     chosen = candidates[0] if decision.best is not None else None
     return Advice(
         op=key.op, n=n, params=dict(key.params), dtype=key.dtype,
@@ -184,13 +184,12 @@ def advise(
         if gain and against and against_id else None,
         confidence=_confidence(contenders, n, decision, split),
         reason=None if chosen else _reason(contenders, n, candidates),
-        command=None if chosen else measuring_command(key, n), split=split and _split(split),
+        command=None if chosen else measuring_command(key, n), split=_split(split) if split else None,
         candidates=tuple(candidates), source=source_of(contenders.run),
     )  # fmt: skip
 
 
-def _split(split: TimedSplit) -> AdviceSplit:
-    call = split.row
+def _split(call: SharedCall) -> AdviceSplit:
     return AdviceSplit(
         device_id=call.device_id, gpu_share=call.gpu_share, assignment=call.assignment, on_gpu=call.on_gpu,
         ratio=call.gain, lo=call.lo, hi=call.hi, case_id=call.id,
@@ -206,9 +205,10 @@ def source_of(run: Run) -> AdviceSource:
 
 
 def _expectations(
-    contenders: ContenderSet, n: int, split: TimedSplit | None
+    contenders: ContenderSet, n: int, split: SharedCall | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield each device as a candidate, with the time of one call at `n` there, or None."""
+    """Yield each device and the split as a candidate, with the expected time of a call of size `n` there (None:
+    unknown)."""
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -220,8 +220,7 @@ def _expectations(
             rows = [call for call in contenders.rows if call.case.device_id == device_id]
             yield _candidate(run, device_id, kind, reason=_why_no_time(own, rows, n)), None
     # the CPU and the GPU together
-    case = split and split.row.case
-    if case and case.time:
+    if split and (case := split.case).time:
         expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
         yield (
             _candidate(run, case.case.device_id, case.device_kind, case.case.implementation, expected),
@@ -240,14 +239,13 @@ def _candidate(
     )  # fmt: skip
     if expected is None:
         return candidate
-    time, on_cpu = expected.time, kind == "cpu"
-    codes = cpu_codes(run, expected.rows) if on_cpu else ()
+    time, codes = expected.time, cpu_codes(run, expected.rows)
     return msgspec.structs.replace(
         candidate, time=Estimate(time.estimate, time.low, time.high, time.kind), basis=expected.basis,
         between=expected.between, labels=tuple(sorted(expected.labels)),
         case_ids=tuple(case.id for case in expected.rows),
         libraries=tuple(code.library for code in codes if code.library), weaker=any(code.weaker for code in codes),
-        threads=cpu_threads(run, device_id) if on_cpu else None,
+        threads=cpu_threads(run, device_id) if codes else None,
     )  # fmt: skip
 
 
@@ -271,12 +269,12 @@ def _gain(best: Expected, against: Expected) -> Interval:
 
 
 def _confidence(
-    contenders: ContenderSet, n: int, decision: Decision, split: TimedSplit | None
+    contenders: ContenderSet, n: int, decision: Decision, split: SharedCall | None
 ) -> AdviceConfidence:
     if decision.best is None:
         return "none"
     if split is not None:
-        return "clear" if split.row.lo > 1 else "close"
+        return "clear" if split.lo > 1 else "close"
     if decision.against is None:
         return "alone"
     choice = decision.best.curve
@@ -310,8 +308,9 @@ def measuring_command(key: Key, n: int | None = None) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return the advice for a call of size `n` in this regime (by id). `runs` are sorted, newest first, and
-    `first_to_know` tells which of them answers. Raises InputError if no run has this op, dtype and params."""
+    """Return the advice for a call of size `n` in this regime (by id). `runs` are sorted, newest first. The
+    first run that compares both sides at `n` answers, else the first that chooses a device there, else the
+    first. Raises InputError if no run has this op, dtype and params."""
     seen: set[Key] = set()
 
     def sets() -> Iterator[ContenderSet]:

@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class Analysis:
-    """One run as a report reads it. Derived values are computed on first use, and kept. `cases` and `speedups`
-    hold shown cases only.
+    """One run as a report reads it. Values are computed on first use, and kept.
 
-    `everything` holds all cases, and `compared` those that have a CPU side.
+    `everything` holds all cases, and `compared` those that can be compared with a CPU. `cases` and `speedups`
+    hold only shown ones.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Analysis:
         self._source, self._nouns = self, dict[Any, Any]()
 
     def replace(self, **values: Any) -> Analysis:
-        """Return a copy in which the attributes `values` are replaced, such as the order of the rows. Parts
-        that `derive` made are shared."""
+        """Return a copy with other attributes, such as `cases` in another order. The copy shares the parts that
+        `derive` keeps."""
         other = copy.copy(self)
         vars(other).update(values)
         return other
 
     def derive(self, noun: Callable[[Analysis], T]) -> T:
-        """Return `noun(analysis)`, a part of the report, which is computed once and kept. The part ignores what
-        `replace` has changed."""
+        """Return `noun(analysis)`, a part of the report. It is computed once, and from the analysis before any
+        `replace`."""
         if noun not in self._nouns:
             self._nouns[noun] = noun(self._source)
         value: T = self._nouns[noun]
@@ -112,12 +112,13 @@ class Analysis:
 
     @cached_property
     def points(self) -> tuple[BreakEven, ...]:
-        """The break-evens without verdicts, which are quick to compute: verdicts need fitted curves."""
+        """The break-evens without fitted curves. They are quick to compute, and their verdicts are all
+        `undecided`."""
         return self.curves_of("gpu", fitted=False)
 
     def curves_of(self, kind: DeviceKind, *, fitted: bool = True) -> tuple[BreakEven, ...]:
-        """Return the break-even of each op and device of this kind. Without `fitted`, they have no verdicts and
-        take little time."""
+        """Return the break-even of each series, regime and device of this kind. Without `fitted`, no curve is
+        fitted: this is quick, and all verdicts are `undecided`."""
         cases = [item for item in self.compared if alone(item) and item.id not in self._beside]
         return break_evens(
             self.run, cases, [item for item in self.speedups if alone(item.case)], kind, fitted=fitted
@@ -125,8 +126,8 @@ class Analysis:
 
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
-        """The break-evens of users' functions, from the fastest code on the CPU and the fastest code on the
-        GPU. Functions without other code than the user's are left out."""
+        """The break-evens of users' functions between the fastest code on the CPU and the fastest code on the
+        GPU. Functions that run only as they are written are left out."""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -174,7 +175,7 @@ KEYS = ("case", "op", "n", "device", "time", "speedup")
 
 
 def order_rows(analysis: Analysis, key: str) -> Analysis:
-    """Return `analysis` with its rows sorted by `key`, one of KEYS, or with `-` before it in descending order.
+    """Return `analysis` with its rows sorted by `key`: one of KEYS, with `-` in front for descending order.
     Rows without a value come last, and equal rows keep their order."""
     name, down = key.removeprefix("-"), key.startswith("-")
     ratios = {item.case.id: item.ratio for item in analysis.speedups if item.kind in ("headline", "case")}
@@ -221,9 +222,9 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
     """Return the geometric mean of the headline speedups of each regime, dtype and device. All means of a dtype
-    are about the same workloads, those that were attempted in every regime. The interval is as wide as if all
-    speedups erred in the same direction."""
-    # So sizes that a search added for one break-even are left out.
+    are over the same workloads: those that have a case in every regime, timed or not. The interval is as wide
+    as if all speedups erred in the same direction."""
+    # This leaves out sizes that a search added for one break-even.
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
         ratio
@@ -250,7 +251,8 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
 
 
 def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """Return, by dtype, the workloads that have a case in every regime of this dtype, timed or not."""
+    """Return, by dtype, the workloads that have a case in every regime of this dtype, timed or not. CPU cases
+    do not count."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
         # a CPU has one regime for all situations
@@ -293,7 +295,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
-    """Group the runs by machine, in the order of their first files."""
+    """Group the runs by machine. Machines have the order of their first files."""
     return tuple(
         MachineRuns(
             tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
@@ -303,8 +305,8 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 
 
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
-    """Return, by series, the largest size at which the newest run of every machine (at least one) has the
-    speedup of a hardware GPU. Series without such a size are left out."""
+    """Return, by series, the largest size at which the newest run of every machine has the speedup of a
+    hardware GPU. Series without such a size are left out. `machines` must not be empty."""
     measured = [_sizes(headlines(side.newest)) for side in machines]
     shared = {name: set.intersection(*(sizes.get(name, set()) for sizes in measured)) for name in measured[0]}
     return {name: max(sizes) for name, sizes in shared.items() if sizes}
@@ -316,8 +318,9 @@ def headlines(analysis: Analysis) -> list[Speedup]:
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return one history for each series, regime and device: that of the case with times in the most runs, at
-    least two. Among equals, the largest size counts, then the fastest implementation. Variants are left out."""
+    """Return one history for each series, regime and device with a case that has a time in at least two runs.
+    Of several cases, the one with times in the most runs counts, then the largest size, then the fastest
+    implementation. Variants are left out."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

@@ -1,6 +1,6 @@
 """The content of the final screen of a run: for each op, the size from which one GPU backend pays, and the
-gain. Without these, it is the reason why nothing can be compared. The sentences are in
-`report/sections/answer.py`."""
+gain. If nothing can be compared, it is the reason for that. The sentences are in
+`report/sections/answer_text.py`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from gpubench.analysis.estimate import (
     declaration,
     series_fields,
 )
-from gpubench.analysis.machine import fact
 from gpubench.analysis.speedup import BreakEven, CpuCode, cpu_codes, earliest, fastest, pair_ratio
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, SizeUnit, largest_error, size_unit_of, threshold
 from gpubench.base import group_by
 from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey
 from gpubench.result.run import Failure, Run
 
-NEAR_BEST = 1.1  # a backend scores as the best up to this factor below the fastest
+NEAR_BEST = 1.1  # a backend is near the best if its speedup is at most this factor below the highest one
 FEWEST_OPS = 4  # with fewer ops a median is not meaningful
 # If there is no GPU, the CPU's implementations are compared at the sizes nearest to these, in elements.
 IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
@@ -55,13 +54,13 @@ class AnswerRow(OfSeries, frozen=True, kw_only=True):
 
 
 class BestImplementation(OfSeries, frozen=True, kw_only=True):
-    """The times of an op on the CPU at one size: plain NumPy, and the fastest implementation if it surely beats
-    plain NumPy."""
+    """The times of an op on the CPU at one size: plain NumPy, and the fastest implementation. The latter is
+    given only if it is surely faster, or if plain NumPy was not measured."""
 
     n: int  # the size n of the op
     size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
-    # the column of a table: the index in IMPLEMENTATION_SIZES of the value nearest to this size; for rows, tokens
-    # or images 0 is the smallest size, 1 a middle one, 2 the largest; 0 for a size that the user requested
+    # the column of the table, as an index of IMPLEMENTATION_SIZES: that of the nearest size. For rows, tokens or
+    # images: 0 for the smallest size, 1 for a middle one, 2 for the largest. Requested sizes have 0.
     place: int
     asked: bool  # whether the user requested this size
     plain_s: float | None  # the time of plain NumPy, in seconds; None: not measured
@@ -168,8 +167,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """The factor by which break-evens of queued calls are smaller than those of waited calls, as a median
-        over the rows. It is None if fewer than FEWEST_OPS rows have both break-evens."""
+        """The factor by which queued calls pay from smaller sizes than waited calls, as a median over the rows.
+        It is None if fewer than FEWEST_OPS rows have both break-evens."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
@@ -240,7 +239,7 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
 
 
 def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
-    """Return the CPU cases that the speedups of these devices are computed against, one for each speedup."""
+    """Return the baselines of these devices' speedups, one for each speedup."""
     return [point.baseline for curve in curves if curve.device_id in devices for point in curve.points]
 
 
@@ -270,13 +269,14 @@ def _late(
 
 
 def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
-    """Return the GPU backends, by the number of cells (series and regime) in which each is near the best."""
+    """Return the GPU backends. First comes the one that is near the best in the most cells (series and
+    regime)."""
     cells = group_by(curves, lambda curve: (curve.case.series, curve.regime))
     common = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
     counts = {curve.case.backend: 0 for curve in curves}
     for key in common:
         sizes = [{point.n for point in curve.points} for curve in cells[key]]
-        # Times compare at one size alone: the largest that the most of them have.
+        # Ratios are compared at one size: the largest of those that the most curves have.
         n = max(set().union(*sizes), key=lambda n: (sum(n in measured for measured in sizes), n))
         ratios: dict[str, float] = {}
         for point in (point for curve in cells[key] for point in curve.points if point.n == n):
@@ -347,8 +347,8 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
 def _implementations(
     run: Run, timed: Sequence[CaseResult], *, largest: bool = False
 ) -> tuple[BestImplementation, ...]:
-    """Return the best CPU implementation at the requested or some measured sizes of each op, dtype
-    and params."""
+    """Return the best CPU implementation of each op, dtype and params at the requested sizes, or else at some
+    measured ones. `largest` means only the largest of these."""
     implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
     for (op, *_), cases in on_cpu.items():
@@ -402,7 +402,7 @@ def _best_implementation(
     implementation = BestImplementation(
         **series_fields(case), n=case.n, size_unit=size_unit_of(case),
         place=place, asked=named, allocates=plain is not None and _makes_an_array(case),
-        plain_s=None if plain is None or plain.time is None else plain.time.estimate,
+        plain_s=plain.time.estimate if plain and plain.time else None,
     )  # fmt: skip
     if plain is not None:
         ratio = pair_ratio(plain, best)
@@ -415,7 +415,7 @@ def _best_implementation(
 
 
 def _makes_an_array(case: Case) -> bool:
-    """Tell whether the op is known to make more than one element."""
+    """Tell whether an output of the op is known to have more than one element."""
     op = declaration(case.op)
     return op is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in op.outputs)
 
@@ -482,13 +482,12 @@ def absence(run: Run, shown: Sequence[CaseResult]) -> Absence:
         return Absence(kind="hidden")
     if any(case.reason == "wrong-result" for case in others):
         return Absence(kind="wrong")
-    # What failed has a line of its own.
+    # Failed cases are in other lines of the screen.
     causes = tuple(_reasons(run, [case for case in others if case.time is None and case.outcome != "failure"]))
     gpus = {device.id for device in run.devices if device.kind == "gpu" and not device.composed}
     if any(case.case.device_id in gpus for case in others):
         return Absence(kind="no-time", causes=causes)
-    there = any(fact(gpu, "kind") != "software" for gpu in run.machine.gpus)
-    return Absence(kind="not-asked" if there or gpus else "no-gpu", causes=causes)
+    return Absence(kind="not-asked" if run.machine.gpus or gpus else "no-gpu", causes=causes)
 
 
 def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -> Absence:
@@ -533,7 +532,7 @@ def _of_each_device(cases: Iterable[CaseResult]) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Return the warnings of the run about backends that are unavailable or only software."""
+    """Return the run's warnings about backends that are unavailable or only software, as `name: message`."""
     codes = ("unavailable", "software-device")
     messages = [warning.message for warning in run.warnings if warning.code in codes and warning.id is None]
     return _name_first((" ".join(message.split()).partition(":")[0], message) for message in messages)
@@ -548,7 +547,7 @@ def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _left_out(run: Run, cases: Sequence[CaseResult]) -> bool:
-    """Tell whether the run has cases of other devices than CPUs that are not among `cases`."""
+    """Tell whether the run has cases on other devices than CPUs that are not among `cases`."""
     shown = {case.id for case in cases}
     others = {device.id for device in run.devices if device.kind != "cpu"}
     return any(outcome.id not in shown and outcome.case.device_id in others for outcome in run.outcomes)

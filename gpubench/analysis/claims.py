@@ -33,15 +33,15 @@ class Seconds(float):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claim about a speedup, the times of one or both sides, a range of times, or a range of break-evens. The
-    fields of the other kinds are None."""
+    """A claim about a speedup, about the times of one or both sides, or about a range of times or of
+    break-evens. The fields of the other kinds are None."""
 
     claim: str  # the claim in one sentence
     document: str | None = None  # the document that makes the claim; None: not told
     case: str | None = None  # a file may write a single selector here instead of in `cases`
     cases: tuple[str, ...] = ()  # selectors; the times of several add up; empty: gpubench has no such op
     also: str | None = None  # the selector of a case that is shown beside the result and decides nothing
-    device: DeviceKind | None = None  # the kind of device that is judged; None: GPUs, and selected splits
+    device: DeviceKind | None = None  # the kind of device that is judged; None: GPUs, and splits that are named
     # the baseline of the speedup: the fastest CPU implementation (`cpu`), the fastest GPU implementation
     # (`gpu`, for a split over both), or a selector of cases on the same device
     against: str = "cpu"
@@ -99,7 +99,7 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     ratio_with_copies: float | None = None  # the speedup of the same work if every call copies both ways
     break_even: tuple[int | None, int | None] | None = None  # the ends of the measured break-even's interval
     also_ids: tuple[str, ...] = ()  # the ids of the cases shown beside the result
-    also_ratio: float | None = None  # the speedup of these cases
+    also_ratio: float | None = None  # the speedup of the cases in `also_ids`
     measured: Speedup | None = None  # the speedup behind `ratio`
     timed: CaseResult | None = None  # the case behind a time
     threshold: BreakEven | None = None  # the break-even behind `break_even`
@@ -111,7 +111,6 @@ NO_OP = "no op stands for it"
 NO_CASE = "no such case in this run"
 NO_SESSION = "no session measured all of its cases"
 SOFTWARE = "a software adapter is no GPU"
-HYBRID = "hybrid"
 
 
 @derive_once
@@ -130,7 +129,7 @@ class _Measured:
         self.everything = analysis.everything
         self.headlines = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
         if any(claim.break_even and claim.device == "software" for claim in analysis.asked_claims):
-            # The curves of software adapters are drawn for the claims that ask for them alone.
+            # Curves of software adapters are fitted only if a claim asks for them.
             self.break_even += analysis.curves_of("software")
 
     def judge(self, claim: Claim) -> ClaimResult:
@@ -172,7 +171,7 @@ class _Measured:
         kinds = _answers(claim, text)
         real = [ratio for ratio in matching if ratio.case.device_kind in kinds]
         if real:
-            # what may be a headline comes first
+            # speedups that may be headlines come first
             best = max(real, key=lambda ratio: (ratio.headline, ratio.ratio))
             return best if claim.against == "cpu" else self._against_gpu(best) or NO_CASE
         if host := self._on_host(matches):
@@ -190,14 +189,14 @@ class _Measured:
         return pair("headline", best, best, headline=True)
 
     def _against_gpu(self, ratio: Speedup) -> Speedup | None:
-        """Return the speedup of the case of `ratio` over the fastest GPU implementation of the same work, if
-        there is one."""
+        """Return the speedup of the case of `ratio` over the fastest GPU implementation of the same work, or
+        None if there is none."""
         beside = fastest(other.case for other in self._same_work(ratio, ratio.case.case.regime_id, "gpu"))
         return pair("headline", beside, ratio.case, headline=ratio.headline)
 
     def _same_work(self, ratio: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
-        """Return the headline speedups of this kind of device and regime (by id) for the workload
-        of `ratio`."""
+        """Return the headline speedups for the workload of `ratio` in this regime (by id) on this kind of
+        device."""
         key = ratio.case.case.workload, regime, kind
         return [
             other for other in self.headlines
@@ -216,8 +215,8 @@ class _Measured:
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
     def _copy_both_ways(self, claim: Claim, ratio: Speedup) -> Speedup | None:
-        """Return the largest speedup of the same work if every call copies both ways, or None."""
-        # a CPU copies nothing
+        """Return the largest speedup of the same work if every call copies both ways, or None. A CPU copies
+        nothing, so its speedup is `ratio` itself."""
         if ratio.case.device_kind == "cpu":
             return ratio
         same = self._same_work(ratio, "transfer-always", ratio.case.device_kind)
@@ -261,7 +260,7 @@ class _Measured:
 
 
 def _comparable(base: Case, case: Case) -> bool:
-    """Tell whether `base`, on the same device, is another op or another case of the same call."""
+    """Tell whether both cases run on one device, as different ops or as different cases of the same call."""
     same_call = (base.workload, base.regime_id) == (case.workload, case.regime_id)
     return base.device_id == case.device_id and (base.op != case.op or (same_call and base.id != case.id))
 
@@ -276,7 +275,8 @@ def _ends(curve: BreakEven) -> tuple[float, float]:
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
-    """Return the result of a claim, whose numbers are filled in from the further fields `sides`."""
+    """Return the result of a claim. `sides` are further fields of the result, from which its numbers are
+    taken."""
     measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
     copied, also = sides.get("with_copies"), sides.get("also")
     if measured is not None:
@@ -305,10 +305,10 @@ def _estimate_s(case: CaseResult) -> float:
 
 
 def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
-    """Return the kinds of device by whose cases a claim is judged."""
+    """Return the kinds of device whose cases decide about a claim."""
     if claim.device is not None:
         return (claim.device,)
-    return ("gpu", "hybrid") if f"@{HYBRID}" in text else ("gpu",)
+    return ("gpu", "hybrid") if "@hybrid" in text else ("gpu",)
 
 
 def _total(terms: Sequence[Speedup]) -> Speedup | None:
@@ -321,14 +321,15 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
-    """Return one case whose blocks are sums of those of `rows`, or None if no session measured all of them."""
+    """Return one case whose blocks are the sums of the blocks of `rows`, or None if no session measured all of
+    them."""
     common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
     blocks = {i: tuple(map(math.fsum, zip(*(case.blocks[i] for case in rows), strict=False))) for i in common}
     prior = stats.Prior(max(case.prior.block for case in rows), max(case.prior.session for case in rows))
     time = stats.run_interval(list(blocks.values()), prior)
-    # Beside a stage that stays on the host the whole is the other device's.
+    # If some stages stay on the host, the sum counts as a case of the other device.
     longest = max(rows, key=lambda case: (case.device_kind != "cpu", _estimate_s(case)))
     return msgspec.structs.replace(
         longest, id=" + ".join(case.id for case in rows), blocks=blocks, prior=prior,
@@ -341,7 +342,8 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
 
 
 def _verdict(claim: Claim, ratio: Speedup) -> tuple[ClaimVerdict, str]:
-    about_it = claim.device == "software" == ratio.label  # that an adapter is no headline is no reason
+    # A claim about software adapters is judged, although their speedups are no headlines.
+    about_it = claim.device == "software" == ratio.label
     if not (ratio.headline or about_it):
         return "undecided", ratio.label
     assert ratio.case.time is not None, "a speedup has two times"
@@ -420,7 +422,8 @@ def _parse(data: bytes, name: str) -> _File:
 
 
 def _decode(kind: type, value: str | float) -> Any:
-    """Return a time of type `kind`, from a number of seconds or a duration with a unit."""
+    """Return a time of type `kind`, from a number of seconds or a duration with a unit. Raises ValueError for
+    any other text."""
     text = f"{value:.12f}" if type(value) in (float, int) else str(value)  # true is no second
     try:
         # msgspec can decode every other type of the file itself

@@ -1,4 +1,4 @@
-"""The contenders for a call of one op, and the winner at a size: the decision without its evidence.
+"""The contenders for a call of one op, and the choice among them at a size.
 
 A contender is one implementation on one device. Its time over the size is its curve (gpubench/curves). At a
 measured size, the measured time is used. Outside the measured sizes there is no answer.
@@ -50,7 +50,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> bool:
-        """Whether exactly this call was measured."""
+        """Whether the time was measured, and not interpolated."""
         return self.basis == "measured"
 
     @property
@@ -79,7 +79,7 @@ class Contender(NamedTuple):
         return next(reversed(self.points))
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n in seconds: the measured time, else that of the curve. Returns None
+        """Return the expected time at n in seconds: the measured time, else the time of the curve. Returns None
         outside the measured sizes."""
         point = self.points.get(n)
         if point is not None:
@@ -90,7 +90,7 @@ class Contender(NamedTuple):
         return math.exp(self.curve.mean(x) + self.curve.pull(x)) if inside else None
 
     def is_timed_at(self, n: int) -> bool:
-        """Tell whether exactly this call was measured at n."""
+        """Tell whether the time at n was measured, and not interpolated."""
         point = self.points.get(n)
         return point is not None and point.measured
 
@@ -116,13 +116,6 @@ class CaseGroup(NamedTuple):
     series: Mapping[ContenderKey, TimedSizes]
 
 
-class TimedSplit(NamedTuple):
-    """A recommended split or stage assignment, with the time of the call."""
-
-    row: SharedCall  # the row of the report
-    seconds: float  # the time of the call, in seconds
-
-
 class ContenderSet(NamedTuple):
     """The contenders for calls of one op, dtype, params and regime, and the sizes at which they can
     be compared."""
@@ -131,10 +124,10 @@ class ContenderSet(NamedTuple):
     rows: tuple[CaseResult, ...]  # the cases of the op
     cpu: tuple[Contender, ...]  # the contenders on the CPU
     others: tuple[Contender, ...]  # the contenders on all other devices
-    # the size from which no CPU has room; 0: nothing ever ran on a CPU; infinity: there was always room
+    # the size from which no CPU has enough memory; 0: nothing ever ran on a CPU; infinity: no size was too large
     cpu_gone_from: float
-    others_gone_from: float  # the size from which no other device has room, with the same special values
-    splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits by measured size, each fastest first
+    others_gone_from: float  # like `cpu_gone_from`, for all other devices
+    splits: Mapping[int, Sequence[SharedCall]]  # the recommended splits by measured size, each fastest first
     # the smallest and the largest size at which both sides can be compared; if there is no such size, the first
     # number is larger than the second
     shared: tuple[float, float]
@@ -156,8 +149,8 @@ class Decision(NamedTuple):
     against_s: float = math.inf  # the time of the other side's fastest contender
 
     def basis(self, n: int) -> Basis:
-        """Return `measured` if the chosen contender, and its rival if there is one, were measured at size `n`.
-        Returns `unknown` without a choice, else `interpolated`."""
+        """Return `measured` if the chosen contender, and the other side's if there is one, were measured at
+        size `n`. Returns `unknown` without a choice, else `interpolated`."""
         if self.best is None:
             return "unknown"
         exact = self.best.is_timed_at(n) and (self.against is None or self.against.is_timed_at(n))
@@ -165,9 +158,9 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that advice can use, in a group for each op, dtype and params that has a time.
-    Variants, overheads and software adapters are left out. So is compiled code of users' functions that also
-    run as written."""
+    """Return the cases that advice can use, in a group for each op, dtype and params that has a time. It cannot
+    use variants, overheads, collectives, software adapters, and compiled code of functions that also run as
+    written."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -194,8 +187,8 @@ def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
 
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
-    """Return the contender set for calls of this regime (by id), with the splits that were timed in it.
-    `contenders` are all or some of what the function `contenders` yields for the group and the regime."""
+    """Return the contender set for calls of this regime (by id), with the splits that were timed in this
+    regime. `contenders` are all or some of those that the function `contenders` yields."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
@@ -204,14 +197,10 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
         max((n for key, n in gone.items() if key[0] is on_cpu), default=0) for on_cpu in (True, False)
     )
     shared = _shared_sizes(cpu, others, {key[1] for key, n in gone.items() if n < math.inf and not key[0]})
-    timed = [
-        TimedSplit(split, split.case.time.estimate)
-        for split in group.splits
-        if split.case.case.regime_id == regime and split.case.time is not None
-    ]
-    timed.sort(key=lambda split: (split.seconds, split.row.device_id))
+    splits = [split for split in group.splits if split.regime == regime]
+    splits.sort(key=lambda split: (split.seconds, split.device_id))
     return ContenderSet(
-        run, group.rows, cpu, others, cpu_gone, others_gone, group_by(timed, lambda split: split.row.n), shared,
+        run, group.rows, cpu, others, cpu_gone, others_gone, group_by(splits, lambda split: split.n), shared,
         unsure([contender.curve for contender in contenders], *shared),
     )  # fmt: skip
 
@@ -219,7 +208,8 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the range of sizes at which both sides can be compared, which is empty if its ends are swapped."""
+    """Return the smallest and the largest size at which both sides can be compared. Without such a size, the
+    first number is larger than the second."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]
@@ -233,8 +223,8 @@ def _shared_sizes(
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
     """Return the fastest contender at size `n`, and the fastest of the other side. The decision is empty if the
-    choice is too uncertain, or if `n` lies outside the common sizes of both sides. A side without room for `n`
-    needs no time."""
+    choice is too uncertain, or if `n` lies outside the common sizes of both sides. A side whose memory is too
+    small for `n` needs no time."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:
@@ -257,24 +247,24 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
     return any(low <= n <= high for low, high in contender_set.unsure)
 
 
-def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest recommended split at size `n`, if it is faster than the choice of `decision`. If that
-    is a GPU, only splits over it count. Returns None if there is none, or without a choice."""
+def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> SharedCall | None:
+    """Return the fastest recommended split at size `n` that is faster than the choice of `decision`. If the
+    choice is a GPU, only splits over this GPU count. Returns None without such a split, or without a choice."""
     best = decision.best
     if best is None:
         return None
     for split in contender_set.splits.get(n, ()):
         if split.seconds >= decision.seconds:
             break
-        if best.kind == "cpu" or best.device_id == split.row.case.case.shared_with:
+        if best.kind == "cpu" or best.device_id == split.case.case.shared_with:
             return split
     return None
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return a set with its decision: the first that compares both sides at `n`, else the first with any time
-    there, else the first. `sets` go from the newest run to the oldest, and are read as far as needed. Returns
-    None without sets."""
+    """Return a set with its decision: the first that compares both sides at `n`, else the first that chooses a
+    device there, else the first. `sets` go from the newest run to the oldest, and are read as far as needed.
+    Returns None without sets."""
     best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
         decision = choose(contender_set, n)
@@ -322,12 +312,12 @@ def _blocks(point: Expected) -> list[Sequence[float]]:
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str) -> float:
-    """Return the size from which a device has no room: 0 if nothing ever ran there, infinity if it always
-    had room."""
+    """Return the size from which the device's memory is too small: 0 if nothing ever ran there, infinity if no
+    size was too large."""
     largest = max((case.n for case in rows if has_time(case)), default=None)
     if largest is None:
         return 0
-    kind = "transfer-once" if calls_of(regime) else regime  # however many calls: the room is the same
+    kind = "transfer-once" if calls_of(regime) else regime  # the number of calls does not change the memory
     full = (case.n for case in rows if case.reason == NO_ROOM and case.case.regime == kind and case.n > largest)
     return min(full, default=math.inf)
 
@@ -360,8 +350,8 @@ def situation_regime(situation: str) -> str:
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
     """Return the time of one call of this regime (by id), measured or interpolated, or None if it is unknown.
 
-    N calls that share a copy cost T(N) = a + b N, so the time of one of them is a straight line in 1/N. It is
-    interpolated between the nearest points that `_anchors` yields.
+    N calls that share a copy cost T(N) = a + b N. So the time of one call, T(N) / N, is a straight line over
+    1/N. It is interpolated between the nearest two measured points of this line (`_anchors`).
     """
     exact = regimes.get(regime)
     if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
@@ -384,7 +374,8 @@ def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
 
 
 def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult]]:
-    """Yield (1/N, time of one call, case) for each measured point of the line that `call_time` describes."""
+    """Yield (1/N, time of one call, case) for each measured point of the line over 1/N: queued calls (1/N = 0),
+    calls that share a copy, and calls that each copy (1/N = 1)."""
     for case in regimes.values():
         if case.time is None:
             continue
@@ -393,7 +384,7 @@ def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult
             yield 0.0, time, case
         elif case.case.regime == "transfer-always":
             parts = case.time_breakdown
-            # Where the parts miss the whole, or leave nothing, none of them is taken from it.
+            # The allocation is kept if the parts do not add up to the time, or if no time would be left.
             alloc_s = parts.alloc_s if parts is not None and not parts.mismatch else 0.0
             if alloc_s < time.low:
                 time = Interval(time.low - alloc_s, time.estimate - alloc_s, time.high - alloc_s, time.kind)

@@ -164,21 +164,21 @@ def series_fields(case: Case) -> dict[str, Any]:
 OVERHEAD, COLLECTIVE = "overhead", "collective"
 CALLS = (OVERHEAD, COLLECTIVE)
 NO_SAMPLES: NoNumber = "no-samples"
-# The reason of a case that runs on the host on every device.
+# The reason of a GPU's case that has to run on the host.
 HOST_STAGE: Reason = "host-stage"
 CHECK_ONLY: NoNumber = "check-only"
 IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """Return one row for each outcome, sorted by op, dtype, params, regime, device and implementation."""
+    """Return one row for each outcome, sorted by op, dtype, size, params, regime, device and implementation."""
     kinds = {device.id: device.kind for device in run.devices}
 
     def row(outcome: Outcome, beside: Residents) -> CaseResult:
         return case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
 
     rows = [row(outcome, {}) for outcome in run.outcomes if outcome.case.resident]
-    # No kernel of a doubtful time explains another one's.
+    # A case whose time is implausible explains no other case.
     beside = residents(run, {result.id for result in rows if result.reason == IMPLAUSIBLE})
     rows += [row(outcome, beside) for outcome in run.outcomes if not outcome.case.resident]
     return tuple(sorted(rows, key=_order))
@@ -271,8 +271,8 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Return the FLOP/s and bytes/s of a case by `cold_s`, the device's clock, if it is queued and has one,
-    else by `wall_s`."""
+    """Return the FLOP/s and bytes/s of a case. A queued case counts by `cold_s`, the device's clock, if it has
+    one; all other cases count by `wall_s`."""
     device_s = cold_s if outcome.case.queued else None
     seconds = wall_s if device_s is None else device_s
     return Rates(
@@ -324,9 +324,9 @@ def residents(run: Run, without: Collection[str] = ()) -> Residents:
 def time_breakdown(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
 ) -> TimeBreakdown | None:
-    """Return the time breakdown of a `transfer-always` case, or None for other regimes and without a part.
-    `wall_s` is the time of the call, `cold_s` the kernel's by the device's clock, and `beside` holds the queued
-    cases, which run the same kernels."""
+    """Return the time breakdown of a `transfer-always` case, or None for other regimes and if a part is
+    unknown. `wall_s` is the time of the call, `cold_s` the kernel's time by the device's clock. `beside` holds
+    the queued cases, which run the same kernels."""
     if outcome.case.regime != "transfer-always":
         return None
     resident = beside.get(_kernel_key(outcome))
@@ -340,8 +340,8 @@ def time_breakdown(
     if kernel_s is None and single is not None and launch is not None and sync is not None:
         kernel_s = max(0.0, single - launch - sync)  # without a device clock
     if result_s is not None and kernel_s is not None:
-        # That step waits for the kernel before it fetches, so it is no shorter: alone, on caches that were flushed, a
-        # kernel may take longer than in the call.
+        # `result_s` is a wait for the kernel and a download, so the kernel took no longer. Alone, on flushed caches,
+        # it may take longer than in the call.
         kernel_s = min(kernel_s, result_s)
         times["download_s"] = max(0.0, result_s - kernel_s - (times["sync_s"] or 0.0))
     answer = {name: value for name in _LISTED if (value := times[name]) is not None}

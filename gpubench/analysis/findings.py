@@ -43,7 +43,8 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first: those in the file, and new ones that it lacks."""
+    """Return all warnings, gravest first: warnings that the file stores, and warnings that follow from its
+    samples."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
@@ -113,14 +114,14 @@ def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWa
         yield _warn("session-failed", "error", message, ids=members)
 
 
-# A launch waits for its own work if it takes this share of a waited call and grows by this factor over the
-# sizes.
+# A launch waits for its own work if it takes at least this share of a waited call, and at least this factor
+# longer at the largest size than at the smallest.
 WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Return the ids of users' functions on a GPU that wait for their own work, one id for each function: its
-    largest case."""
+    """Return ids of GPU cases in which a user's function waits for its own work. Of each function, device and
+    implementation it is the id of the largest case."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -146,7 +147,7 @@ def find_waiting(run: Run) -> list[str]:
 
 
 def _session_name(run: Run, index: int) -> str:
-    """Return the number of a session in the plan as text, counted from 1."""
+    """Return the number of a session in the plan as text, counted from 1, and say if it is a repeat."""
     record = next((session for session in run.sessions if session.index == index), None)
     if record is None or record.repeats is None:
         return f"{index + 1}"
@@ -247,8 +248,9 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
 def fall_short(
     demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of the cases whose whole interval lies below the speedup that `demand` requires, and of
-    those whose interval contains it. `spans` holds tuples (case id, low end, high end)."""
+    """Return two lists of case ids. The whole interval of the first ones lies below the speedup that `demand`
+    requires; the interval of the second ones contains this speedup. `spans` holds tuples (case id, low end,
+    high end)."""
     low, near = dict[str, None](), dict[str, None]()
     for case_id, least, most in spans:
         if least < demand.least:

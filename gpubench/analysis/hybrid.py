@@ -80,15 +80,15 @@ def _pipeline(
     analysis: Analysis, outcome: Measurement, streamed: CaseResult, copied: CaseResult | None
 ) -> Pipeline:
     assert streamed.time is not None
-    gain = None if copied is None else pair_ratio(copied, streamed)
+    gain = pair_ratio(copied, streamed) if copied else None
     stages = stage_medians(analysis.run, outcome)
     bound = max(
         (name for name in PIPELINE_STAGES if name in stages), key=lambda name: stages[name], default=None
     )
-    bound_s = None if bound is None else stages[bound]
+    bound_s = bound and stages[bound]
     return Pipeline(
-        id=streamed.id, copied_id=None if copied is None else copied.id, gain=gain.estimate if gain else None,
-        lo=gain.low if gain else None, hi=gain.high if gain else None, sets=outcome.sets or None, stages_s=stages,
+        id=streamed.id, copied_id=copied.id if copied else None, gain=gain and gain.estimate,
+        lo=gain and gain.low, hi=gain and gain.high, sets=outcome.sets or None, stages_s=stages,
         bound=bound, bound_s=bound_s,
         reached=None if bound_s is None else bound_s / streamed.time.estimate,
         overlap=sum(stages.values()) / streamed.time.estimate if stages else None,
@@ -124,12 +124,18 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     hi: float  # the high end of the interval of the gain
     recommended: bool  # whether nothing speaks against the shared call
     reason: str | None  # the reason against the shared call; null if it is recommended
-    # whether the gain comes from the session that chose the share, so that it is too high
+    # whether the gain comes from the sessions that chose the share, so that it may be too high
     selected_in_sample: bool
     case: CaseResult  # the case of the shared call
     interval: Interval  # the gain with its interval
     # the id of the device that is the faster one alone; None: a CPU without a case of its own
     baseline_device: str | None
+
+    @property
+    def seconds(self) -> float:
+        """The time of the shared call, in seconds."""
+        assert self.case.time is not None, "only timed cases are judged"
+        return self.case.time.estimate
 
     @property
     def gpu_share(self) -> float | None:
@@ -150,14 +156,14 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 class Hybrid(SharedCall, frozen=True, kw_only=True):
     """One op split over CPU and GPU."""
 
-    # the id of the faster side's own case; null: that side was timed only within the split's case, by an end of
-    # the sweep or in pieces
+    # the id of the faster side's own case; null if that side was timed only with the split: beside its blocks, or
+    # at an end of its sweep
     baseline_id: str | None
     better: Side  # the side that is faster alone
     gpu_share: float  # the GPU's share of the work, from 0 to 1
     ideal_gain: float  # the gain that the model predicts for the best share
     gpu_pieces: int  # the number of pieces in which the GPU's share is copied and computed
-    # the reason for a single piece; null if there are several pieces, or if none was tried
+    # the reason why the GPU's share moves in one piece; null if it moves in several, or if the file does not tell
     one_piece: OnePiece | None
     efficiency: float  # the time of the model / the measured time
     reason: HybridReason | None  # the reason against the split; null if it is recommended
@@ -215,8 +221,8 @@ class Contest(NamedTuple):
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
-        """Return the reason that forbids a verdict, or an empty text if nothing does. Returns None if the
-        shared call surely gains. A gain in the sessions that chose the share is not sure."""
+        """Return None if the shared call surely gains, else the reason that forbids a verdict. An empty text
+        means neither. A gain in the sessions that chose the share is not sure."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":
@@ -232,15 +238,15 @@ def is_cpu(other: CaseResult) -> bool:
 
 
 def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) -> bool:
-    """Tell whether `other` is a case of the GPU of the shared `case`, alone and in the regime `regime_id`. None
+    """Tell whether `other` is a case of the GPU of the shared `case` alone, in the regime `regime_id`. None
     means the regime of `case`."""
     regime_id = regime_id or case.case.regime_id
     return other.case.device_id == case.case.shared_with and other.case.regime_id == regime_id
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the fastest of the cases that were measured in all of these sessions, judged by these alone.
-    Returns None if there is no such case."""
+    """Return the fastest of the cases that were measured in all of these sessions, by their times in these
+    sessions. Returns None if there is no such case."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)
@@ -257,7 +263,7 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
     by_workload = group_by(timed, lambda case: case.case.workload)
     for case in analysis.shown_of(timed):
         if case.case.shared_with:
-            yield analysis.outcomes[case.id], case, by_workload.get(case.case.workload, [])
+            yield analysis.outcomes[case.id], case, by_workload[case.case.workload]
 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
@@ -285,7 +291,7 @@ def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
 
 
 def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[CaseResult]) -> Hybrid | None:
-    """Return the row of a split, or None if a side alone was timed neither as a case nor in the sweep."""
+    """Return the row of a split, or None if its share or the time of one side alone is unknown."""
     sweep = _sweep(run, outcome)
     main = main_blocks(run, outcome)
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
@@ -327,7 +333,7 @@ def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
     """Return the time of one side alone from an end of the sweep: share 0 is the CPU, 1 the GPU."""
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}
-    # times of a sweep are compared with times of the same session alone
+    # times of a sweep are only compared with times of the same session
     return SideAlone(None, sessions, prior) if sessions and sessions.keys() == chosen.keys() else None
 
 

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,24 +19,10 @@ from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
 from gpubench.result.run import Environment, Fingerprints, Measurement, Run
 
 
-def fact(part: Any, *path: str) -> Any:
-    """Return the value at `path` below `part`, or None if a step is missing. Facts are replaced by
-    their values."""
-    for name in path:
-        part = getattr(part, name, None)
-        if hasattr(part, "status") and hasattr(part, "value"):
-            part = part.value
-        if part is None:
-            return None
-    return part
-
-
 def usable_cpus(run: Run) -> int | None:
-    """Return the number of CPUs that the process may use, or else that of logical CPUs, or None."""
-    count = fact(run.machine, "cpu", "available")
-    if count is None:
-        count = fact(run.machine, "cpu", "logical")
-    return int(count) if isinstance(count, int | float) else None
+    """Return the number of CPUs that the process may use, else the number of logical CPUs, else None."""
+    cpu = run.machine.cpu
+    return cpu.logical.value if cpu.available.value is None else cpu.available.value
 
 
 def machine_line(run: Run) -> str:
@@ -48,21 +33,21 @@ def machine_line(run: Run) -> str:
 
 def _host_text(run: Run) -> str:
     names = (device.name for device in run.devices if device.kind == "cpu" and device.name)
-    model = fact(run.machine, "cpu", "model") or next(names, "unknown CPU")
-    parts = [" ".join(str(model).split())]
-    available, logical = fact(run.machine, "cpu", "available"), fact(run.machine, "cpu", "logical")
+    cpu = run.machine.cpu
+    model = cpu.model.value or next(names, "unknown CPU")
+    parts = [" ".join(model.split())]
+    available, logical = cpu.available.value, cpu.logical.value
     if available is not None and logical is not None and available != logical:
         parts.append(f"{available} of {logical} CPUs")
     elif (count := usable_cpus(run)) is not None:
         parts.append(count_noun(count, "CPU"))
-    total = fact(run.machine, "memory", "total_bytes")
-    if total:
+    if total := run.machine.memory.total_bytes.value:
         parts.append(f"{format_bytes(total)} RAM")
     return ", ".join(parts)
 
 
 def _gpu_texts(run: Run) -> list[str]:
-    counts = Counter(gpu_text(gpu) for gpu in fact(run.machine, "gpus") or [])
+    counts = Counter(gpu_text(gpu) for gpu in run.machine.gpus)
     if not counts:
         gpus = [d for d in run.devices if d.kind == "gpu" and d.backend not in SEVERAL]
         for seen in group_by(gpus, lambda device: device.backend).values():  # all may see the same GPUs
@@ -73,8 +58,8 @@ def _gpu_texts(run: Run) -> list[str]:
 
 def gpu_text(gpu: Gpu) -> str:
     """Return the name and the memory of a GPU, such as `NVIDIA H200, 139 GiB`."""
-    memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
-    return _with_memory(fact(gpu, "name") or "unnamed GPU", memory)
+    memory = gpu.memory.usable_bytes.value or gpu.memory.dedicated_bytes.value
+    return _with_memory(gpu.name.value or "unnamed GPU", memory)
 
 
 def count_texts(texts: Mapping[str, int]) -> list[str]:
@@ -83,7 +68,7 @@ def count_texts(texts: Mapping[str, int]) -> list[str]:
 
 
 def _with_memory(name: str, memory_bytes: int | None) -> str:
-    return f"{name}, {format_bytes(memory_bytes)}" if memory_bytes else str(name)
+    return f"{name}, {format_bytes(memory_bytes)}" if memory_bytes else name
 
 
 def experiment(run: Run) -> dict[str, str]:
@@ -177,21 +162,21 @@ def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
     return sorted(sorted(places) for _, places in groups)
 
 
-MOST_FILES = 20  # the newest files of this machine that are read
+MOST_FILES = 20  # the most files of this machine that are read
 RESULTS_DIR = Path("results")
 
 
 def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
     """Yield the runs of `source`, newest first, each read when it is needed. `source` is a file (`-` is
-    standard input), a folder, or None for `results_dir` and the user's data folder. Raises InputError for an
-    unreadable file, and for folders without a usable run."""
+    standard input), a folder, or None for `results_dir` and the user's data folder. Of folders, the newest
+    MOST_FILES runs of this machine are read, without experiments. Raises InputError for a file that cannot be
+    read, and for folders without a usable run."""
     from gpubench.result import store
 
     if source is not None and not os.path.isdir(source):
         yield store.load(source)
         return
     folders = [Path(source)] if source is not None else [results_dir, store.user_data_dir() / "results"]
-    # the MOST_FILES newest runs of this machine that have samples, without experiments
     yield from _of_this_machine(store.newest_first(folders), folders)
 
 

@@ -62,8 +62,8 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def advice(self) -> Advice | None:
-        """The evidence for the answer, computed on first use. It is None if no result has the op, dtype
-        and params."""
+        """The evidence for the answer, computed on first use. It is None if no result has the op, dtype and
+        params, or if no size has the call's shape."""
         question: _Question | None = vars(self).get("_question")
         return question and question.advise()
 
@@ -89,8 +89,9 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
         """The command that measures exactly this call. It is None if the call was measured, or if no size has
         its shape."""
         question: _Question | None = vars(self).get("_question")
-        unmeasured = question is not None and question.n > 0 and self.basis != "measured"
-        return measuring_command(question.call.key, question.n) if question and unmeasured else None
+        if question is None or question.n <= 0 or self.basis == "measured":
+            return None
+        return measuring_command(question.call.key, question.n)
 
     def __copy__(self) -> Answer:
         return self
@@ -117,7 +118,7 @@ class _Question(NamedTuple):
 
 class Policy:
     """An adviser for programs: it tells on which device a call should run, by measured results. A policy is
-    thread-safe, and its results stay the same."""
+    thread-safe, and always gives the same answer to the same question."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Create a policy from `runs`, newest first, each read when an answer needs it. The newest run
@@ -150,8 +151,8 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`. Raises UsageError for an unknown op or regime, and for a `shape` that is
-        none.
+        """Return where to run `op`. Raises UsageError for an unknown op or regime, and if `shape` is none of
+        the following.
 
         `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), or the shape of the
         first input. It may also be a list of the inputs' shapes ([a.shape, b.shape]). `dtype` is a name, or an
@@ -190,7 +191,7 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return the object that answers such calls, which is kept if a run measured them."""
+        """Return the object that answers calls of this kind. It is kept if a run measured them."""
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)
@@ -248,7 +249,8 @@ class _Call(NamedTuple):
     sets: _Lazy[ContenderSet]  # the contenders of each run
 
     def decide(self, n: int) -> tuple[ContenderSet, Decision] | None:
-        """Return the result of `first_to_know` at size `n`, or None for a size below 1."""
+        """Return the contenders and the decision that answer at size `n` (`first_to_know`). Returns None if no
+        run has this kind of call, and for a size below 1."""
         return first_to_know(self.sets, n) if n > 0 else None
 
     def answer(self, n: int, *, hybrid: bool) -> Answer:
@@ -259,11 +261,9 @@ class _Call(NamedTuple):
         contenders, decision = declared
         split = split_of(contenders, n, decision) if hybrid and contenders.splits else None
         if split is not None:
-            call = split.row
             return Answer(
-                call.device_id, "hybrid", call.case.case.implementation, split.seconds, call.gain, "measured",
-                call.gpu_share,
-                call.assignment,
+                split.device_id, "hybrid", split.case.case.implementation, split.seconds, split.gain, "measured",
+                split.gpu_share, split.assignment,
             )  # fmt: skip
         gain = None if decision.against is None else decision.against_s / decision.seconds
         backend = best.device_id.partition(":")[0]
@@ -271,9 +271,9 @@ class _Call(NamedTuple):
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """Return n and the other params of a call. `shape` is as in `Policy.choose`. n is 0 if the shapes fit
-    no params of the op, or several. Raises UsageError for a mapping without n, and for anything that is
-    no shape."""
+    """Return n and the other params of a call. `shape` is as in `Policy.choose`. n is 0 if the shapes fit no
+    params of the op, or several. Raises UsageError for a mapping without n, and for a value that is no
+    shape."""
     if type(shape) is int and shape >= 0:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
@@ -301,7 +301,8 @@ def _whole(value: Any) -> int:
 
 @lru_cache(maxsize=MOST_SHAPES)
 def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
-    """Return n and the other params with which the op's first inputs have these shapes."""
+    """Return n and the other params with which the op's first inputs have these shapes. n is 0 if no params
+    fit, or several."""
     declared, whole = _load(op), math.prod(shapes[0])
     # a user's function: the length of its single axis
     if declared is None:

@@ -55,10 +55,11 @@ class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float  # the device time, or the wall time if the device has no clock
     bytes_per_s: float  # compulsory traffic / `time_s`
     flops_per_s: float  # declared FLOPs / `time_s`
-    bound: Bound | None  # the lower peak of the two for this case; None if that peak was not measured
+    bound: Bound | None  # the kind of peak that limits this case; None if that peak was not measured
     percent_of_peak: float | None  # `share` in percent; None without a peak
     in_cache: bool  # whether the working set is so small that memory may not limit the case
-    to_library: float | None  # the device time of the vendor's library / the case's own; None: one is unknown
+    # device time of the vendor's library / device time of the case; None: one is unknown, or the case is the library
+    to_library: float | None
     case: CaseResult  # the case
     share: float | None  # the time that the peak allows / `time_s`, not clipped; None without a peak
     weak_peak: bool  # whether the peak was measured at small sizes only
@@ -86,8 +87,8 @@ Rated = tuple[CaseResult, float]  # a case and its rate, per second
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reached, and the share of its peak of each shown case with
-    resident data."""
+    """Return the peaks that the run reached, and how near each shown case with resident data came to its
+    peak."""
     run = analysis.run
     # Backends that drive the same GPU are one device, and so are those of the CPU. A software adapter is a device of
     # its own, although it runs on the CPU.
@@ -209,8 +210,8 @@ def _counted_s(case: CaseResult) -> float | None:
 
 
 def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
-    """Return the peak that limits this case, or None if that peak was not measured."""
-    # the float32 peak does not limit it
+    """Return the kind of peak that limits this case, or None if that peak was not measured."""
+    # TF32 is not limited by the float32 peak
     if case.case.variant == TF32:
         return None
     ridge = peak.ridge if peak.ridge is not None else ASSUMED_RIDGE

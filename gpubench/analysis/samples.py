@@ -119,15 +119,15 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 
 def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
-    """Return, by session, the medians of the blocks that were not interrupted. They are the observations of
-    an interval."""
+    """Return, by session, the medians of the blocks, without interrupted blocks and sessions. They are the
+    observations of an interval."""
     clean = stats.clean_sessions([[*map(median, blocks)] for blocks in used.values()])
     return {session: values for session, values in zip(used, clean, strict=True) if values}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
     """Return the seconds of a launch by the device's own clock: the median of the sessions' medians. `clock` is
-    as in `device_samples`. Returns None without such samples."""
+    as in `device_samples`. Returns None if no session has samples by this clock."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
@@ -148,8 +148,8 @@ def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
 
 
 def sample_seconds(blocks: SessionBlocks) -> float | None:
-    """Return the median seconds of a sample, which lasts for `repeat` launches, in the session in which it is
-    the shortest. Returns None without samples."""
+    """Return the seconds of a whole sample of `repeat` launches: the smallest of the sessions' medians. Returns
+    None without samples."""
     medians = [
         median(seconds)
         for members in blocks.values()
@@ -166,9 +166,9 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return the indexes of the sessions that count as independent observations, ascending. A session and
-    its repeats count once, by the least disturbed one. Only `sessions` are considered. None means all
-    that count."""
+    """Return the indexes of the sessions that count as independent observations, ascending. Of a session and
+    its repeats only the least disturbed one counts. `sessions` are the sessions to choose from (None: all that
+    count)."""
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
     counting = allowed or () if sessions is None else sessions
@@ -194,9 +194,9 @@ Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one c
 
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
-    """How the times of one device scatter, for launches of similar length. Each component is a standard
-    deviation as a share of the time, without what the scatter below its level explains. It is None if nothing
-    was repeated at its level."""
+    """The scatter of one device's times at three levels (samples, blocks, sessions), for launches of similar
+    length. Each value is a standard deviation as a share of the time, without the scatter that the level below
+    explains. It is None if nothing was repeated at its level."""
 
     device_id: str  # the id of the device
     launches: Launches  # `short`: below 50 us, `middle`: below 1 ms, `long`: all others
@@ -269,7 +269,8 @@ def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
 
 
 def _median_cost(count: int) -> float:
-    """Return the variance of the median of `count` normal values, divided by that of their mean."""
+    """Return the ratio of two variances for `count` normal values: that of their median to that of their
+    mean."""
     return MEDIAN_COSTS[count - 1] if count <= len(MEDIAN_COSTS) else math.pi / 2
 
 
@@ -379,9 +380,9 @@ def implausible(
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
-    # The device is part of what the caller waits for. Both are noisy, and a default run has one sample of the device
-    # and two of the wall time: only if all of the device lie well above all of the wall time is there no doubt.
-    # Between the events of a function's many kernels the device waits for the host, so that they tell the host's time.
+    # A call cannot take less wall time than device time. Both are noisy and have few samples, so every device sample
+    # has to lie well above every wall sample. A user's function has many kernels: its device time includes waits for
+    # the host.
     clock = None if outcome.case.group == FUNCTIONS else device_clock(run, outcome)
     hot = [value for values in device_samples(blocks, "hot") for value in values] if clock else []
     longest_s = max((value for own in blocks.values() for value in wall_samples(own)), default=math.inf)
@@ -389,8 +390,8 @@ def implausible(
         return f"device time {min(hot):.3g} s exceeds wall time {longest_s:.3g} s"
     overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
     singles = [value for part in outcome.parts for value in part.single_s]
-    # An empty launch is as noisy as a real one, and is timed while the device still raises its clock: 0.85 of it was
-    # seen later on an H200. Far below the smallest of them there is no doubt.
+    # An empty launch is as noisy as a real one, and is timed while the device still raises its clock: an H200 later
+    # took 0.85 of the time. So only a time far below the smallest one is refused.
     if overheads and singles and median(singles) < FAR_BELOW_EMPTY * min(overheads):
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
     times = (wall_s, device_time(blocks, "cold"), device_time(blocks, "hot") if clock else None)
@@ -400,14 +401,7 @@ def implausible(
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
     """Return the records of the workers of one device, in the listed sessions that count."""
-    allowed = used_sessions(run) or frozenset()
-    return [
-        worker
-        for session in run.sessions
-        if session.index in allowed
-        for worker in session.workers
-        if worker.device_id == device_id
-    ]
+    return [worker for session in run.counting for worker in session.workers if worker.device_id == device_id]
 
 
 def _concerns(warning: RunWarning, device_id: str) -> bool:
@@ -449,7 +443,7 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
     measured = list(_peaks(run, case.device_id, kind))
     vendors = [device.theoretical for device in _same_hardware(run, case.device_id)]
     why = None
-    if case.variant != TF32:  # tensor cores: the peaks of float32 are none of theirs
+    if case.variant != TF32:  # the float32 peaks do not limit TF32
         best = [peak.flops_per_s for peak in measured if peak.dtype in (None, case.dtype)]
         vendor = [device.flops_per_s.get(case.dtype) for device in vendors]
         why = _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind)
@@ -480,8 +474,9 @@ def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
     stages: dict[str, list[float]] = {}
     for parts in of_used_sessions(run, outcome.parts):
         for name, seconds in parts.stage_s.items():
-            stages.setdefault(name, []).extend(seconds[:1] and [median(seconds)])
-    return {name: median(seconds) for name, seconds in stages.items() if seconds}
+            if seconds:
+                stages.setdefault(name, []).append(median(seconds))
+    return {name: median(medians) for name, medians in stages.items()}
 
 
 COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  # ops that are one transfer
@@ -512,9 +507,9 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
 def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
-    """Return the measured and the theoretical rate of the link to a device, in bytes/s, the smaller one as
-    None. `direction` None means the faster direction. The theoretical rate is that of PCIe with the link's
-    generation and width."""
+    """Return the measured and the theoretical rate of the link to a device, in bytes/s. The smaller one is
+    replaced by None. `direction` None means the faster direction. The theoretical rate is the rate of PCIe with
+    the link's generation and width."""
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
@@ -523,7 +518,7 @@ def link_peak(
     link = next((gpu.link for gpu in run.machine.gpus if gpu_id and gpu.id == gpu_id), None)
     lane = LANE_BYTES_PER_S.get(link.gen_max.value or 0) if link else None
     theoretical = lane * link.width_max.value if link and lane and link.width_max.value else 0.0
-    # other machines on the host may slow the copies that are measured
+    # virtual machines on the same host may slow the measured copies
     return (measured, None) if measured > theoretical else (None, theoretical or None)
 
 
@@ -554,11 +549,10 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
     """Yield the peaks of the hardware of `device_id`, measured with any backend in the sessions that count."""
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
-    allowed = used_sessions(run) or frozenset()
-    for session in run.sessions:
+    for session in run.counting:
         # without the other load the CPU may be faster
-        if session.index in allowed and not (kind == "cpu" and session.contended):
-            # a peak of a backend's own is that of this backend alone
+        if not (kind == "cpu" and session.contended):
+            # a peak that is `own` holds for its backend only
             yield from (
                 c for c in session.peaks if c.device_id == device_id or (c.device_id in names and not c.own)
             )
@@ -567,8 +561,8 @@ def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Return how the rate exceeds the best measured peak or the vendor's by more than its tolerance,
-    or None."""
+    """Return a text if the rate exceeds the best measured peak or the vendor's peak by more than its tolerance,
+    else None."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, OfSeries, declaration, series_fields
-from gpubench.analysis.machine import fact, usable_cpus
+from gpubench.analysis.machine import usable_cpus
 from gpubench.analysis.samples import NO_HEADLINE, Label, gravest, workers
 from gpubench.base import group_by
 from gpubench.base.errors import InputError
@@ -94,8 +94,8 @@ def speedups(
     shows: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[Speedup, ...]:  # fmt: skip
     """Return the speedups of the shown cases. `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE
-    (default: the fastest CPU implementation). Cases in `beside` (ids) are in no headline. Raises InputError
-    (`baseline-missing`) if no measured case matches."""
+    (default: the fastest CPU implementation). Cases whose ids are in `beside` are in no headline. Raises
+    InputError (`baseline-missing`) if no measured case matches the baseline."""
     numbered = [item for item in cases if item.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
     references = group_by(filter(is_baseline, numbered), lambda item: item.case.workload)
@@ -118,8 +118,8 @@ def speedups(
 
 
 def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
-    """Return the time of `baseline` divided by that of `case`, with an interval from the sessions that measured
-    both. Returns None if no session did."""
+    """Return the time of `baseline` divided by the time of `case`. The interval comes from the sessions that
+    measured both. Returns None if no session did."""
     common = sorted(baseline.blocks.keys() & case.blocks.keys())
     if not common or baseline.time is None or case.time is None:
         return None
@@ -159,7 +159,8 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
 
 
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
-    """Return the cases of `references` that are a contender's baselines."""
+    """Return the cases of `references` that a contender is compared with: those of its regime, and the
+    `resident` ones of CPUs."""
     return [
         item
         for item in references
@@ -246,8 +247,8 @@ class CpuCode(NamedTuple):
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
-    """Return the kinds of code (backend, library) that computed the CPU cases among `rows`, the most
-    frequent first."""
+    """Return the kinds of code (backend, library) that computed the CPU cases among `rows`, the most frequent
+    one first."""
     cpu = [item for item in rows if item.device_kind == "cpu"]
     blas = {
         device_id: next(
@@ -300,9 +301,8 @@ def cpu_limit(run: Run) -> str | None:
         threads = _threads(workers(run, device_id))
         if threads is not None and usable is not None and threads < usable:
             return f"the baseline uses {threads} of {usable} usable CPUs"
-    quota = fact(run.machine, "cpu", "quota_cpus")
-    logical = fact(run.machine, "cpu", "logical")
-    if isinstance(quota, int | float) and isinstance(logical, int | float) and quota < logical:
+    quota, logical = run.machine.cpu.quota_cpus.value, run.machine.cpu.logical.value
+    if quota is not None and logical is not None and quota < logical:
         return f"a quota leaves {quota:g} of {logical} CPUs to the baseline"
     return None
 
@@ -389,8 +389,8 @@ class BreakEven(OfSeries, frozen=True, kw_only=True):
 
 
 def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
-    """Return the GPU curve that pays from the smallest size, or None without GPU curves. If none pays,
-    undecided curves come before those that win at no size."""
+    """Return the GPU curve that pays from the smallest size, or None without GPU curves. If none pays, an
+    undecided curve is preferred to one that wins at no size."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 
     def place(curve: BreakEven) -> tuple[int, float, bool]:
@@ -460,7 +460,7 @@ def _threshold(
     curves: Mapping[ContenderKey, TimeCurve], ratio: Speedup, baselines: Iterable[ContenderKey],
     sides: dict[tuple[ContenderKey, ...], Side],
 ) -> Threshold | None:  # fmt: skip
-    """Return where the device of `ratio` overtakes the baseline, or None without a common size."""
+    """Return where the device of `ratio` overtakes the baseline, or None if they have no common size."""
     case, regime = ratio.case.case, ratio.baseline.case.regime_id
     own = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == case.cell]
     others = tuple(

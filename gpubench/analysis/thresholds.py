@@ -131,7 +131,7 @@ def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
 
 
 def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> AnswerCell:
-    """Return the cell of the answer for a break-even, or for None if there is none. `cases` are all cases of
+    """Return the cell of the answer for the break-even `curve` (None: there is none). `cases` are all cases of
     the cell, with and without a time."""
     timed = () if curve is None else {point.n for point in curve.points}
     if any(case.reason == "wrong-result" and case.case.n not in timed for case in cases):
@@ -159,9 +159,8 @@ def _without_numbers(cases: Sequence[CaseResult]) -> AnswerCell:
         return AnswerCell(kind="open", reason="no-cpu-time")
     if any(case.outcome == "failure" for case in cases):
         return AnswerCell(kind="failed")
-    return AnswerCell(
-        kind="open", reason=next((case.reason for case in cases if case.reason), None) or "no-samples"
-    )
+    reasons = (case.reason for case in cases if case.reason)
+    return AnswerCell(kind="open", reason=next(reasons, "no-samples"))
 
 
 def _gain(point: Speedup, ladder: Ladder | None) -> Gain:
@@ -247,8 +246,8 @@ def cell_text(cell: AnswerCell | None, size_unit: SizeUnit) -> str:
 
 
 def both_text(cell: AnswerCell, size_unit: SizeUnit) -> str:
-    """Return the break-even with its interval, such as `23 K (16-46 K)`. A cell without both has the text
-    of `cell_text`."""
+    """Return the break-even with its interval, such as `23 K (16-46 K)`. Without an interval it is the text of
+    `cell_text`."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, size_unit)
     size = ("" if cell.sharp else "~") + size_text(cell.n, size_unit)
@@ -347,7 +346,7 @@ def find_threshold(
 # `shared_by` calls on. `never`: not even from MOST_CALLS on. `undecided`: not known, for the reason `reason`.
 AmortizationVerdict = Literal["already", "at", "beyond", "never", "undecided"]
 # `noise`: the times differ too much, or a label such as `throttled` forbids a verdict. `no-parts`: the copies were
-# not timed singly. `parts-differ`: they were, and took another time than whole calls tell.
+# not timed singly. `parts-differ`: the copies that were timed singly do not agree with whole calls.
 AmortizationReason = Literal["noise", "no-parts", "parts-differ"]
 
 
@@ -382,8 +381,8 @@ class WeightLoad(OfSeries, frozen=True, kw_only=True):
 
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
-    """Return a row for each op that has weights and each GPU with a speedup of waited calls, at its
-    largest size."""
+    """Return a row for each op that has weights and each GPU with a speedup of waited calls, at the largest
+    size."""
     waited = (
         ratio
         for ratio in analysis.speedups
@@ -417,8 +416,8 @@ def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
 
 
 RESAMPLES = 400
-# The transfer cost a that follows from whole calls and the transfers that were timed singly must agree this
-# closely, else there is no result.
+# The cost of the transfers is known from whole calls, and from transfers that were timed singly. If the two differ
+# by more than this share, there is no result.
 LARGEST_DIFFERENCE = 0.10
 # If a transfer would have to be shared by more calls than this, the GPU never pays: such data stays on the
 # device, and its regime is resident.
@@ -441,8 +440,8 @@ class Costs(NamedTuple):
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:
-        """Return the number of calls per transfer at which both sides cost the same, or infinity if the GPU's
-        call is not faster. `calls` is the number behind `many`."""
+        """Return the number of calls per transfer at which both sides cost the same, or infinity if a call on
+        the GPU is not faster. `calls` is the number of calls in `many`."""
         margin = self.cpu - self.launch_s(calls)
         return max(0.0, self.transfer_s(calls)) / margin if margin > 0 else math.inf
 
@@ -456,14 +455,14 @@ class Trio(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether a label of one of the cases forbids a headline, a fault that no interval covers."""
+        """Whether one of the cases has a label that forbids headlines. No interval covers such a fault."""
         return bool({case.label for case in self} & NO_HEADLINE)
 
 
 @derive_once
 def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
-    """Return a row for each workload and GPU that was timed with `transfer-always` and `transfer-once-N`,
-    beside a CPU. A row whose `transfer-once-N` case is not shown is left out."""
+    """Return a row for each workload and GPU that was timed with `transfer-always` and `transfer-once-N`, if a
+    CPU was timed, too. Rows whose `transfer-once-N` case is not shown are left out."""
     trios = _trios([case for case in analysis.compared if case.time is not None])
     rows = (_judge(analysis.run, trio) for trio in trios if analysis.shows(trio.once.case))
     return tuple(item for item in rows if item is not None)
@@ -503,7 +502,7 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
     estimate = costs.pays_from(calls)
     low, high = _interval(times, calls, alloc_s, f"{run.settings.seed} {trio.once.id}")
     low, high = min(low, estimate), max(high, estimate)
-    # Where the interval ends before `calls` that share a copy, both they and one that copies were measured.
+    # An interval that ends at `calls` or before lies between two measured times.
     between = high <= calls and not trio.doubtful
     reason = None if between else _doubt(trio, costs, calls)
     verdict = "undecided" if reason else _verdict(estimate, low)
@@ -548,7 +547,7 @@ def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
     if trio.doubtful or parts is None:
         return "noise" if trio.doubtful else "no-parts"
     launch_s = costs.launch_s(calls)
-    # A call by itself pays for what of a launch and its kernel hides in a row: the shorter of the two at most.
+    # A row of calls hides launches behind kernels. A single call pays for both: the shorter of the two at most.
     hidden_s = min(max(0.0, parts.launch_s + parts.kernel_s - launch_s), parts.launch_s, parts.kernel_s)
     timed_s = parts.upload_s + parts.sync_s + parts.download_s + hidden_s
     open_s = abs(costs.transfer_s(calls) - timed_s)

@@ -123,7 +123,7 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
 
 def tint(ratio: float) -> float:
     """Return the colour strength of a ratio, from -1 (CPU) over 0 (grey) to 1 (GPU)."""
-    # the logarithm, without a step, which would look like an edge
+    # a logarithm, because a step would look like an edge
     return max(-1.0, min(1.0, math.log(ratio) / math.log(FULL)))
 
 
@@ -191,7 +191,7 @@ def _lane(
 def _stretches(
     lane: MapLane, cell: AnswerCell, points: Sequence[MapPoint], margins: Sequence[Margin], failed: set[float]
 ) -> Iterator[Stretch]:
-    """Yield the stretches of a strip, from the start of the lane to its end without a gap."""
+    """Yield the stretches of a strip without gaps, from the start of the lane to its end."""
     bad = failed - {point.size for point in points}
     if not points or not margins:
         hatch: StretchKind = "failed" if cell.kind in ("wrong", "failed") or bad else "unmeasured"
@@ -259,8 +259,8 @@ def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
     return rank, sizes.get(rank, largest)
 
 
-# The situations from which the mode follows, and last the one that does not count: a program that queues its
-# calls knows that it does.
+# The situations by which the mode is chosen. The last one, queued calls, does not count: a program that queues its
+# calls knows so.
 SITUATIONS = (WAITED, ALWAYS, MAPPED, QUEUED)
 # If a GPU loses with a call shorter than this many empty launches, it had too little work, and a larger size
 # may give another result.
@@ -273,6 +273,7 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 class OpOutcome(NamedTuple):
     """The winner of an op in one situation on one GPU, at the largest size."""
 
+    regime: str  # the id of the situation's regime
     winner: Outcome  # the side that wins; `equal` and `unsure` name neither
     op: AnswerRow  # the row of the answer
     cell: AnswerCell  # the cell of the row for the situation
@@ -326,38 +327,28 @@ def situations(
     """Return which side wins in each of SITUATIONS that has times of a CPU and a GPU. Each op counts with the
     GPU that does best. `curves` are the break-evens of the cases `compared`."""
     outcomes = [
-        (regime, _outcome(run, op, cell, cell.gain))
+        _outcome(run, regime, op, cell, cell.gain)
         for device_id in dict.fromkeys(curve.device_id for curve in curves)
         for op in answer_rows(curves, compared, device_id)
         for regime, cell in op.cells.items()
         if cell.gain is not None
     ]
-    by_op = group_by(
-        outcomes, lambda pair: (pair[0], pair[1].op.op, pair[1].op.dtype, _words(pair[1].op.params))
-    )
-    best = [
-        (
-            key[0],
-            min(
-                (outcome for _, outcome in same), key=lambda it: (_BEST_FIRST.index(it.winner), -it.gain.ratio)
-            ),
-        )
-        for key, same in by_op.items()
-    ]
-    by_regime = group_by(best, lambda pair: pair[0])
-    dtypes = {outcome.op.dtype for _, outcome in best}
+    by_op = group_by(outcomes, lambda it: (it.regime, it.op.op, it.op.dtype, _words(it.op.params)))
+    best = [min(same, key=lambda it: (_BEST_FIRST.index(it.winner), -it.gain.ratio)) for same in by_op.values()]
+    by_regime = group_by(best, lambda outcome: outcome.regime)
+    dtypes = {outcome.op.dtype for outcome in best}
     return [
-        _situation(regime, [outcome for _, outcome in by_regime[regime]], dtypes_shown=len(dtypes) > 1)
+        _situation(regime, by_regime[regime], dtypes_shown=len(dtypes) > 1)
         for regime in SITUATIONS
         if regime in by_regime
     ]
 
 
-def _outcome(run: Run, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome:
+def _outcome(run: Run, regime: str, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome:
     idle_s = FEWEST_LAUNCHES * empty_launch_s(run, op.device_id)
     small = gain.winner == "cpu" and not gain.top and gain.gpu_s < idle_s
     winner: Outcome = "unsure" if small or gain.winner == "noisy" else gain.winner
-    return OpOutcome(winner, op, cell, gain, small)
+    return OpOutcome(regime, winner, op, cell, gain, small)
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
@@ -384,11 +375,11 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """Return the name of an op that another side wins, with its size, such as `matmul from 930 x 930`."""
+    """Return an op that the other side wins as text, with its size if the GPU wins: `matmul from 930 x 930`."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])
-    # No size below the upper end of a range is known to win.
+    # Below the upper end of a range, the GPU is not known to win.
     n = cell.n if cell.kind == "at" else cell.high if cell.kind == "range" else None
     if outcome.winner != "gpu" or n is None:
         return name
@@ -423,8 +414,8 @@ def _words(params: Mapping[str, int]) -> str:
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Return a break-even as evidence, with both sides' times at the smallest size that reaches it, or at
-    the largest."""
+    """Return a break-even as evidence. The times of both sides are those at the first size from the break-even
+    on, or at the largest size."""
     cell = threshold(curve)
     size = cell.n if cell.kind in ("at", "range") else None
     size = curve.first if curve.verdict == "all-sizes" else size

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.estimate import CaseResult, case_result, device_kind
-from gpubench.analysis.machine import fact, gpu_text
+from gpubench.analysis.machine import gpu_text
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
 from gpubench.fleet.nodes import Node, NodeReason
 from gpubench.result.identity import pair_gpus
@@ -55,12 +55,12 @@ def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift
 def system_versions(machine: Machine) -> dict[str, str]:
     """Return the versions of the machine's kernel and of its GPUs' drivers, and the newest CUDA version that
     the first driver with CUDA supports. Unknown versions are left out."""
-    versions = {"kernel": fact(machine, "platform", "kernel")}
+    versions = {"kernel": machine.platform.kernel.value}
     for gpu in machine.gpus:
-        versions["CUDA"] = versions.get("CUDA") or fact(gpu, "driver", "cuda")
-        name = fact(gpu, "driver", "name")
-        versions[f"driver {name}"] = fact(gpu, "driver", "version") if name else None
-    return {what: str(version) for what, version in versions.items() if version}
+        versions["CUDA"] = versions.get("CUDA") or gpu.driver.cuda.value
+        name = gpu.driver.name.value
+        versions[f"driver {name}"] = gpu.driver.version.value if name else None
+    return {what: version for what, version in versions.items() if version}
 
 
 # The ops that show a slow GPU by its arithmetic, its memory, and its link in both directions.
@@ -200,16 +200,16 @@ def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: s
     result = case_result(run, outcome, device_kind(device.id, {device.id: device.kind}), {})
     case = outcome.case
     kernel = outcome.kernel_hash if isinstance(outcome, Measurement) else None
-    driver = str((fact(gpu, "driver", "version") if gpu else None) or device.driver or "")
+    driver = (gpu and gpu.driver.version.value) or device.driver or ""
     likeness = [
-        device.name, device.memory_bytes, fact(gpu, "power", "limit_w"),
+        device.name, device.memory_bytes, gpu and gpu.power.limit_w.value,
         len(gpu.compute.partitions) if gpu else 0, device.backend, kernel, case.op, case.dtype, case.implementation_id,
         case.regime_id, sorted((name, value) for name, value in case.params.items() if name != "n"),
     ]  # fmt: skip
     blocks = outcome.blocks if isinstance(outcome, Measurement) else []
     return Figure(
         node=node, gpu=key, device=device.id,
-        started_at=run.started_at, bdf=fact(gpu, "bdf"),
+        started_at=run.started_at, bdf=gpu.bdf.value if gpu else None,
         case=f"{case.workload}/{case.implementation_id}/{case.regime_id}",
         group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(result),
         throttle=tuple(sorted({reason for block in blocks for reason in block.throttle})),

@@ -14,7 +14,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.machine import fact, usable_cpus
+from gpubench.analysis.machine import usable_cpus
 from gpubench.analysis.samples import main_blocks
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.errors import UsageError
@@ -300,9 +300,9 @@ def render_go(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 def _run_text(analysis: Analysis) -> str:
     machine = analysis.run.machine
-    system = printable(str(fact(machine, "platform", "os") or "unknown")).lower()
-    kernel_name = printable(str(fact(machine, "platform", "arch") or "unknown"))
-    cpu = printable(str(fact(machine, "cpu", "model") or "unknown"))
+    system = printable(machine.platform.os.value or "unknown").lower()
+    kernel_name = printable(machine.platform.arch.value or "unknown")
+    cpu = printable(machine.cpu.model.value or "unknown")
     heading = [
         f"goos: {system}", f"goarch: {_ARCHITECTURES.get(kernel_name, kernel_name)}", "pkg: gpubench", f"cpu: {cpu}",
     ]  # fmt: skip
@@ -348,18 +348,19 @@ def render_google_benchmark(analyses: Sequence[Analysis], options: RenderOptions
 
 def _context(run: Run) -> dict[str, Any]:
     """Return the facts about the machine and the run."""
-    logical = fact(run.machine, "cpu", "logical") or usable_cpus(run) or 0
+    cpu = run.machine.cpu
+    logical = cpu.logical.value or usable_cpus(run) or 0
     return {
         # A result does not contain the host name.
         "date": run.started_at, "host_name": "", "executable": "gpubench", "num_cpus": logical,
-        "mhz_per_cpu": round((fact(run.machine, "cpu", "max_hz") or 0) / 1e6),
-        "cpu_scaling_enabled": fact(run.machine, "cpu", "governor") not in (None, "performance"),
+        "mhz_per_cpu": round((cpu.max_hz.value or 0) / 1e6),
+        "cpu_scaling_enabled": cpu.governor.value not in (None, "performance"),
         "caches": [
             {
                 "type": cache.type.capitalize(), "level": cache.level, "size": cache.size_bytes,
                 "num_sharing": max(1, logical // max(1, cache.instances)),
             }
-            for cache in fact(run.machine, "cpu", "caches") or []
+            for cache in cpu.caches.value or []
         ],
         "load_avg": [], "library_version": run.tool.get("gpubench", ""), "library_build_type": "release",
         "json_schema_version": 1,
@@ -490,18 +491,15 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 def _machine_info(run: Run) -> dict[str, Any]:
     """Return the facts about the machine under pytest-benchmark's names. An unknown fact is an empty text."""
-
-    def fact_text(*path: str) -> str:
-        return str(fact(run.machine, *path) or "")
-
-    python = run.tool.get("python", "")
+    python, platform = run.tool.get("python", ""), run.machine.platform
+    system = platform.os.value or ""
     return {
         # A result does not contain the host name.
-        "node": "", "processor": fact_text("cpu", "model"), "machine": fact_text("platform", "arch"),
+        "node": "", "processor": run.machine.cpu.model.value or "", "machine": platform.arch.value or "",
         "python_compiler": "", "python_implementation": run.tool.get("implementation", ""),
         "python_implementation_version": python, "python_version": python, "python_build": ("", ""),
-        "release": fact_text("platform", "kernel"),
-        "system": _SYSTEMS.get(fact_text("platform", "os"), fact_text("platform", "os")), "cpu": {},
+        "release": platform.kernel.value or "",
+        "system": _SYSTEMS.get(system, system), "cpu": {},
     }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_gpus_that_nobody_detected_are_counted_once():
 @pytest.mark.parametrize(("threads", "quota", "limit", "said"), [
     (2, None, None, "2 of 2 threads"), (1, None, "the baseline uses 1 of 2 usable CPUs", "1 of 2 threads (cpu-limited)"),
     (2, 1.5, "a quota leaves 1.5 of 2 CPUs to the baseline", "2 of 2 threads (cpu-limited)"), (2, 2.0, None, "2 of 2 threads"),
-    (2, 3.0, None, "2 of 2 threads"), (None, None, None, "threads unknown"), (3, "none", None, "3 of 2 threads"),
+    (2, 3.0, None, "2 of 2 threads"), (None, None, None, "threads unknown"), (3, None, None, "3 of 2 threads"),
     (1, 1.0, "the baseline uses 1 of 2 usable CPUs", "1 of 2 threads (cpu-limited)"),
 ])  # fmt: skip
 def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit, said):
