@@ -24,19 +24,27 @@ def advise(options: AdviseOptions) -> None:
     from gpubench.analysis.machine import runs
     from gpubench.report.advice import WIDTH, render
 
-    n = _size(options.size)
+    n, regime = _size(options.size), _regime(options)
     results = runs(options.source, options.results_dir)
     key = _key(options.op, options.dtype, options.params)
     if key is None:  # a function of the user's own: the results alone know it
         results, key = _of_function(options.op, options.dtype, list(results))
-    advice = options.amend(answer(results, key, n, _regime(options)))
+    advice = options.amend(answer(results, key, n, regime))
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     streams.put(render(advice, options.format, columns))
 
 
 def _regime(options: AdviseOptions) -> str:
+    """Return the id of the regime. Raises UsageError for --calls with data on the device, and for --queued with
+    data on the host."""
     from gpubench.result.case import QUEUED, WAITED
 
+    unused = "calls" if options.data == "device" else "queued"
+    if getattr(options, unused) != options.declared[unused].default:
+        raise UsageError(
+            "bad-value", f"--{unused} does not go with --data {options.data}",
+            why="calls share a copy of host data, and are queued on device data", hint="leave one of them out",
+        )  # fmt: skip
     if options.data == "device":
         return QUEUED if options.queued else WAITED
     return "transfer-always" if options.calls == 1 else f"transfer-once-{options.calls}"
@@ -54,7 +62,8 @@ def _size(text: str) -> int:
 
 
 def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run], Key]:
-    """Return the results, and the key of the measured function that the user calls `op`."""
+    """Return the results, and the key of the measured function that the user calls `op`. Raises UsageError if
+    no result has it, and for an unknown dtype."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.analysis.thresholds import resolve_op
@@ -74,7 +83,8 @@ def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run]
 
 
 def _key(op: str, dtype: str, params: str | None) -> Key | None:
-    """Return the key of an op, or None if no op of this name is declared."""
+    """Return the key of an op, or None if no op of this name is declared. Raises UsageError for a dtype that
+    the op lacks, and for params that name no single shape."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.result.case import LONG_DTYPES

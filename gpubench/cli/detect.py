@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubench.base import streams
+from gpubench.base import disk, streams
 from gpubench.base.errors import InputError, RequiredUnavailable, UsageError
 from gpubench.cli.options import DetectOptions
 
@@ -68,7 +68,7 @@ def detect(options: DetectOptions) -> int:
 
 
 def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
-    """Return the machine as detection finds it, and the listings of backends that it has no probe for."""
+    """Return what detection finds on this machine, and the listings of backends that detection cannot probe."""
     import gpubench.detect as detection
     from gpubench import backends
     from gpubench.base.streams import visible
@@ -131,10 +131,10 @@ def _folder(path: Path) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """Return the provider records in a file, or raise InputError for another form."""
+    """Return the provider records in a file. Raises InputError if the file cannot be read or has another
+    form."""
     import msgspec
 
-    from gpubench.base import disk
     from gpubench.result.store import document
 
     try:
@@ -154,12 +154,12 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputError:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return InputError("unreadable-input", f"{path}: cannot be read", why=why, hint=hint)
+    return InputError("unreadable-input", f"{path}: cannot be read", why=disk.reason(error), hint=hint)
 
 
 def _results_place(options: DetectOptions) -> Path | None:
-    """Return the file or folder of measured results that the user named, or the usual folder if it exists."""
+    """Return the file or folder of measured results that the user named, else the usual folder if it exists. A
+    recorded machine has no usual folder. Raises InputError if the named place cannot be used."""
     path = options.results
     if path is not None:
         if not os.path.exists(path):
@@ -240,7 +240,7 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
 
 
 def _ask_worker(backend: str, text: str) -> Lack | None:
-    """Return why the backend or device `text` is missing, as a worker sees it, or None if it is there."""
+    """Return why the backend or device `text` is missing, by asking a worker, or None if it is there."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
 

@@ -116,15 +116,15 @@ USAGE = [
     ("report r.json --summary", "GITHUB_STEP_SUMMARY is not set"), ("compare base.json new.json --summary", "GITHUB_STEP_SUMMARY is not set"),
     ("noise quiet.json --ops add", "--ops"), ("noise quiet.json --quick", "--quick"), ("noise quiet.json --sessions 4", "--sessions"),
     ("noise quiet.json --filter relu", "no case"), ("noise quiet.json --format csv", "--format"),
-    ("noise quiet.json -o no/noise.json", "no/noise.json"), ("noise quiet.json -o noise.md", "noise.md"),
-    ("noise quiet.json --seed 1", "--seed"), ("noise quiet.json --no-save", "--no-save"),
+    ("noise quiet.json -o no/noise.json", "no/noise.json"), ("noise quiet.json -o noise.md", "noise.md"), ("noise quiet.json --seed 1", "--seed"), ("noise quiet.json --no-save", "--no-save"),
     ("advise matmul 2k", "gpubench advise matmul --size 2k"), ("advise matmul --from run.json", "--size"),
     *((f"advise {words} --from run.json", part) for words, part in [
         ("matmull --size 1024", "did you mean 'matmul'?"), ("matmul --size 1k,2k", "more than one size"),
         ("matmul --size many", "--size: 'many' at position 1"), ("matmul --size 1k --dtype flot32", "did you mean 'float32'?"),
         ("matmul --size 1k --data hots", "did you mean 'host'?"), ("matmul --size 1k --format jsn", "did you mean 'json'?"),
         ("matmul --size 1k --calls 0", "--calls"), ("matmul --size 1k --params columns=3", "matmul takes m, k, batch"),
-        ("matmul --size 1k --params m=3,4", "more than one shape")]),
+        ("matmul --size 1k --params m=3,4", "more than one shape"), ("matmul --size 1k --queued", "--queued does not go with --data host"),
+        ("matmul --size 1k --data device --calls 2", "--calls does not go")]),
 ]  # fmt: skip
 INPUT = [
     *((f"report bad-{n}.json", f"bad-{n}.json") for n in range(len(BAD_RESULTS))),

@@ -50,7 +50,7 @@ def test_json_is_one_document_and_nothing_else_whatever_the_environment_says(in_
     ("--sysroot nowhere", 4, ""), ("--records nowhere.json", 4, ""), ("--sysroot . --records x", 2, ""), ("--mode turbo", 2, ""),
     ("--format xml", 2, ""), ("--sysroot . --require gpu", 5, ""), ("--sysroot . --require GPU-unknown", 5, ""),
     ("--sysroot . --require 0000:01:00.0", 5, ""), ("--sysroot . --require cpu", 0, ""), ("--sysroot . --record .", 4, ""),
-    *((f"--records {n}.json", 4, "") for n in range(5)),
+    *((f"--records {n}.json", 4, "another form") for n in range(1, 5)), ("--records 0.json", 4, "why: Input data was truncated"),
     # A requirement that cannot be meant is answered with what can.
     *((f"--sysroot . --require {typed}", 2, f"did you mean {meant!r}?")
       for typed, meant in (("gppu", "gpu"), ("CPU", "cpu"), ("cuppy", "cupy"), ("wpgu:1", "wgpu"))),
