@@ -1,8 +1,8 @@
 """The command line, one file for each command. Options become a request, and the end of a command becomes an
 exit code.
 
-The Python interface and wings use this package, too. `--version` is answered without importing any of its
-modules.
+The Python interface and wings use this package, too. `--version` is answered without importing any module of
+it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return guard(arguments)
     if sys.platform == "win32":
         arguments = _expand_wildcards(arguments)
-    # Loading modules makes no garbage, and a process that ends need not look for any: together these
-    # searches cost a sixth of a short command. `command` switches them on for the command's own work.
+    # No garbage is collected while modules are loaded, nor at the end: that would cost a sixth of a short command.
+    # `command` switches collection on for the command's own work.
     gc.disable()
     try:
         code = guard(arguments)
@@ -59,7 +59,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
-    """Replace each word that has wildcards by the files that match it, if any do."""
+    """Replace each word with wildcards by the files that match it, if any match."""
     import glob
 
     # No Windows shell does this. `--label "a*b"` names no file.

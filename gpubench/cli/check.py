@@ -73,7 +73,7 @@ class Version(NamedTuple):
             raise self.failure(ended)
 
     def failure(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
-        """Return the error for a run that failed, whose reason is the run's own message."""
+        """Return the error for a run that failed. Its reason is the run's own message."""
         from gpubench.base import processes
 
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
@@ -132,7 +132,8 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
 
 
 def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str]:
-    """Return the words of the plan, without the files of functions that BASE lacks."""
+    """Return the words of the plan, without the files of functions that BASE lacks. Raises UsageError if
+    nothing else would be measured."""
 
     def has(version: Version, word: str) -> bool:
         return (version.folder / re.sub(r":\w*$", "", word)).is_file()
@@ -153,7 +154,8 @@ def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str
 
 
 def _results(options: CheckOptions) -> Path:
-    """Return the folder for both results: the named one, or a new one in `results`."""
+    """Return the folder for both results: the one that the user named, or a new one in `results`. Raises
+    UsageError if it cannot be used."""
     from gpubench.result import store
 
     folder = (options.results_dir or Path("results")).absolute()
@@ -171,8 +173,8 @@ def _results(options: CheckOptions) -> Path:
 
 
 def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path]:
-    """Find the gpubench of `place`, a program or an environment's folder; return `name`, the program and its
-    working folder."""
+    """Find the gpubench of `place`, a program or an environment's folder. Return `name`, the program and its
+    working folder. Raises UsageError if one of them is missing."""
     path = Path(place)
     candidates = (
         [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if os.path.isdir(path) else [path]
@@ -220,7 +222,8 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
-    """Say how long all sessions take, by the plan of one session."""
+    """Return a text that tells how long all sessions take, by the plan of one session. Raises GpubenchError if
+    there is no plan."""
     plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
     if plan.returncode:
         raise version.failure(plan)

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
@@ -47,7 +47,8 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_comparison(comparison: Comparison) -> CiOutcome:
-    """Return the outcome of a comparison. What is no failure but near one is among the `warnings`."""
+    """Return the outcome of a comparison. Gates that nearly failed and unsure cases are among the
+    `warnings`."""
     from gpubench.report.comparison import gate_text
 
     counts = comparison.counts
@@ -69,7 +70,7 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
-    """Return the outcome of reports, of a command that ends with `exit_code`."""
+    """Return the outcome of a command that reports `analyses` and ends with `exit_code`."""
     from gpubench.analysis.answer import answer
     from gpubench.analysis.findings import findings, gates
     from gpubench.report.sections.answer_text import count_wins
@@ -144,7 +145,7 @@ TITLE = "gpubench"
 
 def messages(outcome: CiOutcome) -> Iterator[str]:
     """Yield the errors, then the warnings, as lines (without newlines) for the log of a CI runner. Each kind
-    has at most MOST lines, and one that counts the others."""
+    has at most MOST lines, then one that counts the rest."""
     for kind, texts in (("error", outcome.errors), ("warning", outcome.warnings)):
         for text in texts[:MOST]:
             yield f"::{kind} title={TITLE}::{escape_command(text)}"
@@ -193,13 +194,11 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None  # largest size of a comment; None: COMMENT_BYTES with a marker, else no limit
 
     def comment(self, text: str, format: str) -> str:
-        """Return Markdown text with its marker and within its limit. Text in any other format does not
-        change."""
+        """Return Markdown with its marker and within its limit. Text in any other format does not change."""
         if format != "markdown" or not (self.marker or self.max_bytes):
             return text
         text = add_marker(text, self.marker) if self.marker else text
-        limit = self.max_bytes or (COMMENT_BYTES if self.marker else None)
-        return text if limit is None else fit_text(text, limit)
+        return fit_text(text, self.max_bytes or COMMENT_BYTES)
 
     def tell(
         self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
@@ -218,7 +217,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
 def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
     """Return the places to write to, from the options and the variables of a CI runner. Raises UsageError if an
     option is wrong, and GpubenchError if the file of the summary cannot be written."""
-    annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
+    annotations, marker = options.annotations, options.marker
     if marker is not None and not _MARKER.fullmatch(marker):
         raise UsageError(
             "bad-marker", f"--marker: {marker[:40]!r} is not usable",
@@ -230,7 +229,7 @@ def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
         annotated=annotations == "always"
         or (annotations == "auto" and environ.get("GITHUB_ACTIONS") == "true"),
         marker=marker,
-        max_bytes=max_bytes,
+        max_bytes=options.max_bytes,
     )
 
 
@@ -245,7 +244,8 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 
 def _below_limit(path: str, text: str) -> str:
-    """Shorten `text` to the room that is left in the summary of this step."""
+    """Return `text` shortened to the room that is left in the summary of this step. Raises GpubenchError if the
+    file cannot be read."""
     try:  # what is no regular file holds nothing
         size = os.path.getsize(path) if os.path.isfile(path) else 0
     except OSError as error:
@@ -300,20 +300,19 @@ def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
 
 
 def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
-    """Call `require_matches` with the cases of the files. Raises UsageError if a gate selects none of them."""
-    rows = [case for analysis in analyses for case in analysis.cases]
-    on_cpu = {case.case.device_id: case.device_kind == "cpu" for case in rows}
-    hint = "gpubench report --sections raw lists the cases with their ids"
-    require_matches(gates, (case.case for case in rows), on_cpu.__getitem__, hint)
+    """Raise UsageError for a gate that selects no case of the files, CPU cases aside."""
+    rows = (case for analysis in analyses for case in analysis.cases)
+    contenders = [case.case for case in rows if case.device_kind != "cpu"]
+    require_matches(gates, contenders, "gpubench report --sections raw lists the cases with their ids")
 
 
 def require_in_plan(gates: Gates, request: RunSpec) -> None:
-    """Call `require_matches` with the planned cases, as far as their sizes are known. Raises UsageError if a
-    gate selects none of them."""
+    """Raise UsageError for a gate that selects no planned case, CPU cases aside. The plan lacks cases whose
+    sizes are not known yet."""
     if gates.min_speedups:
         cases, on_cpu = _plan_cases(request)
-        hint = "give the sizes with --sizes; --dry-run lists the case ids"
-        require_matches(gates, cases, on_cpu.__getitem__, hint)
+        contenders = [case for case in cases if not on_cpu[case.device_id]]
+        require_matches(gates, contenders, "give the sizes with --sizes; --dry-run lists the case ids")
 
 
 def _plan_cases(request: RunSpec) -> tuple[list[Case], dict[str, bool]]:
@@ -342,10 +341,9 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
         )  # fmt: skip
 
 
-def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
-    """Raise UsageError for a gate that selects none of `cases`, of which those on a CPU do not count. `on_cpu`
-    tells whether a device id is a CPU, and `hint` is the remedy in the error."""
-    contenders = [case for case in cases if not on_cpu(case.device_id)]
+def require_matches(gates: Gates, contenders: Sequence[Case], hint: str) -> None:
+    """Raise UsageError for a gate that selects none of `contenders`, the cases that are not on a CPU. `hint` is
+    the remedy in the error."""
     for demand in gates.min_speedups:
         if not any(demand.selects(case) for case in contenders):
             raise UsageError(

@@ -117,8 +117,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, with the configured values as defaults. With --show-config, print the values and
-        end the command. Raises UsageError, ConfigError and the parser's own errors (`explain` turns these into
-        UsageError)."""
+        end the command. Raises UsageError, ConfigError and the parser's own errors, which `explain` turns into
+        UsageError."""
         try:
             typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         except ParserUsageError as error:
@@ -263,7 +263,7 @@ def _screen(
 
 
 def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> ConfigError | None:
-    """Return an error that names the file or variable of a refused value, or None if it was typed."""
+    """Return an error that names the file or variable of the refused value, or None if the value was typed."""
     name = getattr(getattr(error, "param", None), "name", None)
     if name is None or name not in settings or typed.get(name) is not None:
         return None
@@ -277,7 +277,8 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
-    """Return an error with a corrected command, if a surplus word seems to be the value of a missing option."""
+    """Return an error with a corrected command, if a surplus word seems to be the value of a missing option.
+    Returns None otherwise."""
     if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
@@ -373,9 +374,10 @@ def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Return the configured values for `command`, by the name of the option's field. Without `file`, read that
-    of GPUBENCH_CONFIG, else the user's and the project's, searched from `folder` up. Raises ConfigError if a
-    file or a variable is wrong."""
+    """Return the configured values for `command`, by the name of the option's field. They come from `file`,
+    else from the file of GPUBENCH_CONFIG, else from the user's file and then the project's (searched from
+    `folder` up), and last from variables. Later values replace earlier ones. Without `files_wanted`, no file is
+    read. Raises ConfigError if a file or a variable is wrong."""
     if file is not None and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     if file is None and files_wanted:
@@ -489,7 +491,7 @@ def _table(tables: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
-    """Return a TOML value in the form that the parser takes."""
+    """Return a TOML value in the form that the parser takes. Raises ConfigError for a value of a wrong type."""
     items = value if isinstance(value, list) and not option.switch else [value]
     right = all(
         isinstance(item, str | int | float)

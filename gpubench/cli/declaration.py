@@ -10,7 +10,7 @@ from gpubench.base.errors import UsageError, require_choice
 WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
 HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
 
-LARGEST = 2**63 - 1  # what a number without a limit of its own may be: files with larger ones are refused
+LARGEST = 2**63 - 1  # the largest integer of an option: a result file cannot hold a larger one
 
 
 class Declaration(NamedTuple):
@@ -73,8 +73,8 @@ class Declaration(NamedTuple):
 def option(
     metavar: str | None, heading: str | None, help: str, *, brief: str | bool = False, **more: Any
 ) -> Any:
-    """Return a declaration with these fields. `brief` is the text for `-h`: True means that of `--help`, and
-    False means that `-h` does not show the option."""
+    """Return a declaration with these fields. `brief` is the text for `-h`: True means the text for `--help`,
+    and False means that `-h` does not show the option."""
     return Declaration(help, heading, metavar, help if brief is True else brief or None, **more)
 
 

@@ -37,7 +37,8 @@ EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.
 
 
 def require_text(options: RunOptions) -> None:
-    """Raise UsageError for a value that is not valid UTF-8, because a result file could not store it."""
+    """Raise UsageError for the value of an option that is not valid UTF-8, because a result file could not
+    store it."""
     for option, texts in {
         "--label": [options.label or ""], "--tag": options.tag, "--context": options.context,
         "--output": options.output,
@@ -112,8 +113,8 @@ def keep_part(output: Sequence[str], *, resumed: bool) -> None:
 
 
 class Saver:
-    """Saves the result: to a `.part` file during the run, and to all result files at the end. The result files
-    are those that the user named, or else a new one in the results folder."""
+    """Saves the result: to a `.part` file during the run, and to all result files at the end. Without result
+    files that the user named, this is a new file in the results folder."""
 
     def __init__(self, output: list[str], options: SavingOptions) -> None:
         self._wished: list[str | Path] = [path for path in output if store.is_result_name(path)]
@@ -157,7 +158,8 @@ class Saver:
 
     def finish(self, run: Run) -> None:
         """Save the whole result. A run that measured nothing is saved only in a named file. If no result file
-        can be written, save it in the user's data folder or the temporary one, and say so in `error`."""
+        can be written, save it in the user's data folder or the temporary one, and say so in `error`. Then the
+        journal is removed, and the result files are tried once more."""
         self.saved = []
         if self._anywhere and not _has_samples(run):
             self.empty = True
@@ -177,7 +179,7 @@ class Saver:
         self._discard_journal()
 
     def _save_result(self, run: Run) -> GpubenchError | None:
-        """Save the result to every requested file, and return the last error."""
+        """Save the result to every requested file. Returns the last error, or None."""
         failed = None
         try:
             places = self._places(run)
@@ -198,7 +200,8 @@ class Saver:
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
-        """Save the result in the user's data folder or the temporary one, and say so in `error`."""
+        """Save the result in the user's data folder or the temporary one, return its path, and say so in
+        `error`. Returns None if neither folder takes it."""
         cause = because.__cause__
         mend = disk.mend(cause) if isinstance(cause, OSError) else ""
         path = store.rescue(run)
@@ -251,8 +254,8 @@ def deliver(
     channels: CiChannels,
 ) -> list[GpubenchError]:  # fmt: skip
     """Write the reports to the files in `output`, and the answer or the report to stdout. `saved` are the
-    result files of the run. Returns the errors of files that could not be written; the others are written all
-    the same."""
+    result files of the run. Returns the errors of files that could not be written, after all others were
+    written."""
     errors = []
     for path in output:
         # Events were written during the run.
@@ -282,7 +285,7 @@ def deliver(
 
 def exit_code(stored: Run, errors: Sequence[GpubenchError]) -> int:
     """Print the errors of files that could not be written, and return the exit code: FAILED if there are any,
-    else that of the run."""
+    else the code of the run."""
     for error in errors:
         sys.stdout.flush()
         tell(error)
@@ -398,7 +401,8 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
-    """Return the requested format, else that of the suffix of `output`, else the default for standard output."""
+    """Return the requested format, else the format of the suffix of `output`, else the default for standard
+    output."""
     if format is not None:
         return format
     if output is None or output == "-":

@@ -15,7 +15,7 @@ from typing import Any
 from gpubench.base import disk, streams
 from gpubench.base.errors import ExitCode, GpubenchError, find_limit
 
-# Error numbers that only a write to a file has; others, such as EIO, any pipe or device may have.
+# Error numbers that occur only if a file is written. Others, such as EIO, may come from any pipe or device.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -76,7 +76,7 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
 
 
 def _tell_notes() -> None:
-    """Print the problems of this process with the cache."""
+    """Print on stderr what went wrong with the cache in this process."""
     # Problems of workers are warnings of the run.
     if cache := sys.modules.get("gpubench.result.store.cache"):
         for note in cache.notes():
@@ -128,8 +128,8 @@ def _catch_endings() -> dict[int, Any]:
 
 
 def output_code(error: OSError) -> ExitCode | None:
-    """Return the exit code if writing to standard output failed, or None if `error` is another error. A closed
-    pipe is OK, and a full disk an error that is printed."""
+    """Return the exit code if writing to standard output failed, or None if `error` is another error. A pipe
+    whose reader has ended is OK; a full disk is printed as an error."""
     # Windows calls a pipe without a reader an invalid argument.
     if isinstance(error, BrokenPipeError) or (
         error.errno == errno.EINVAL and error.filename is None and sys.platform == "win32"

@@ -63,7 +63,8 @@ def _refuse_measuring(options: NoiseOptions) -> None:
 
 
 def _load_cases(file: str, options: SelectionOptions) -> Run:
-    """Return the result with the cases that --filter and --skip leave."""
+    """Return the result with the cases that --filter and --skip leave. Raises InputError for a file that cannot
+    be used, and UsageError if no case is left."""
     import msgspec
 
     from gpubench.result import store
@@ -112,7 +113,7 @@ def _measure(options: NoiseOptions, began: float) -> Run:
 
 def judge_sessions(run: Run, sessions: int) -> Noise:
     """Return the noise of the sessions of a run that was measured here. Raises GpubenchError if there are too
-    few; its exit code is the run's or, if that is 0, BUDGET or INPUT."""
+    few sessions. The exit code of this error is the run's or, if that is 0, BUDGET or INPUT."""
     from gpubench.compare.two_runs import noise
 
     try:

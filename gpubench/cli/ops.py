@@ -147,7 +147,8 @@ def _kind(kinds: Sequence[str]) -> str:
 
 
 def implementations(op: Op, backend: Listed) -> list[str]:
-    """Return the implementations of `op` that the backend has, by name. Ops of device groups have none here."""
+    """Return the names of the implementations of `op` that the backend has. Ops of device groups have none
+    here."""
     if op.collective is not None:
         return []  # device groups run it
     if op.overhead is not None:
@@ -209,7 +210,8 @@ def _shape(operand: Operand) -> list[str]:
 
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
-    """Return the function that writes a cost as text: `formula`, or `_at_one_size` for ops on text."""
+    """Return the function that writes a cost as text: `formula`, or `_at_one_size` for ops that work on
+    text."""
     # The cost of a text is no formula of n, and finding that out would encode the whole text.
     return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 

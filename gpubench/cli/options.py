@@ -3,8 +3,8 @@ plan.
 
 The parser, the configuration files, the environment, `--append` and `--like`, `--show-config` and docs/cli.md
 use these declarations. An option `some_option` is `--some-option` on the command line, `some-option` in a file
-and `GPUBENCH_SOME_OPTION` in the environment. This module imports nothing that takes long, because `--help`
-imports it.
+and `GPUBENCH_SOME_OPTION` in the environment. `--help` imports this module, so it imports nothing that takes
+long.
 """
 
 import functools
@@ -37,12 +37,6 @@ PRESETS = {
     "claims": "what the claims of --claims are about (those that come with gpubench: docs/claims.md), at their sizes",
 }
 FORMAT_NAMES = f"{', '.join((*FORMATS, *PICTURES))}; for other tools {', '.join(TOOLS)}"
-DOCUMENTS = (
-    "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
-    "gpubench-advise", "gpubench-ops", "gpubench-plan",
-)
-
-
 
 
 def _installed_backends() -> str:
@@ -125,18 +119,19 @@ class SelectionOptions(CommandOptions):
 
     @classmethod
     def measuring(cls) -> list[str]:
-        """Return the names of the options that choose cases or say how to measure them, including those of
-        wings."""
+        """Return the names of the options that choose cases or say how to measure them. Wings may have added
+        some of them."""
         own = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
         return [name for name, declared in cls.declared.items() if name in own or declared.plan_field]
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings that options of wings add. Raises UsageError if such an option is wrong. The
-        default returns none."""
+        """Return the settings that options of wings add; the default returns none. Raises UsageError if one of
+        these options is wrong."""
         return {}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the DeviceRequest `request`, changed by options of wings. `settings` are those of the run."""
+        """Return the DeviceRequest `request`, changed by options of wings. `settings` are the run's
+        settings."""
         return request
 
     def fit(self, spec: Any) -> Any:
@@ -327,8 +322,8 @@ class NoiseOptions(
     SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions,
     CommonOptions,
 ):
-    """The options of `gpubench noise`: its own, and those of `run` that choose cases and say how to measure
-    them."""
+    """The options of `gpubench noise`: its own, and the options of `run` that choose cases and say how to
+    measure them."""
 
     file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.")
     sessions: int = option("N", LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
@@ -474,7 +469,8 @@ class AdviseOptions(CommonOptions):
     )
 
     def amend(self, advice: Any) -> Any:
-        """Return the Advice, changed by options of wings. Raises UsageError if such an option is wrong."""
+        """Return the Advice, changed by options of wings. Raises UsageError if one of these options is
+        wrong."""
         return advice
 
 
@@ -488,7 +484,7 @@ class OpsOptions(CommonOptions):
 
 class SchemaOptions(CommonOptions):
     name: str = argument("NAME", "gpubench-result (default), or another document; a wrong name lists them.",
-        default=DOCUMENTS[0])
+        default="gpubench-result")
     purpose = "Print the JSON Schema of a document."
     examples = ("gpubench schema", "gpubench schema report", "gpubench schema detect > detect.schema.json")
 
@@ -512,14 +508,9 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 
 def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
-    """Add the commands of a wing to `by_name`, in place. If a command exists, it gets the wing's options for it
-    in addition."""
+    """Add the commands of a wing to `by_name`, in place. A command that exists gets the wing's options in
+    addition to its own."""
     for name, kind in wings.find_all(wing.commands).items():
         before = by_name.get(name, kind)
         by_name[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
         by_name[name].declared = before.declared | kind.declared
-
-
-def documents() -> tuple[str, ...]:
-    """Return the names of the documents that have a schema."""
-    return (*DOCUMENTS, *wings.brought("schemas"))

@@ -139,7 +139,7 @@ WIDTH = 100
 class Display:
     """Base class of displays of the progress of a run, which shows nothing. A display is a Sink of events."""
 
-    _grows = False  # whether the plan grows, so that the number of cases is not shown
+    _grows = False  # whether the plan grows during the run; then the number of cases is not shown
 
     def say(self, text: str) -> None:
         """Show a line about the whole run, such as its plan."""
@@ -149,8 +149,8 @@ class Display:
         self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return the function with which the run is saved: `save`, or a function that also keeps the run for
-        the display. `look` has the options for the answer so far."""
+        """Return the function that saves the run: `save`, or a function that also keeps the run for the
+        display. `look` has the options for the answer so far."""
         return save
 
     def __call__(self, event: Event) -> None:
@@ -186,8 +186,8 @@ def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
 
 
 def again(event: SessionAgain, *, grows: bool) -> str:
-    """Return the line that says why a session is measured again, and how many cases a run of a fixed plan now
-    has."""
+    """Return the line that says why a session is measured again and, if the plan is fixed, how many cases there
+    are now."""
     share = f"{event.share:.0%}".replace("%", " %")
     why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
     return why if grows else f"{why} {units.count_noun(event.cases, 'case')} in all"
@@ -235,26 +235,28 @@ class _Lines(Display):
         self._told: set[tuple[str, int]] = set()  # the id and the session of each case that has a line
         self._spoke = time.monotonic()
 
-    def say(self, text: str) -> None:
-        self._say(text, whole=True)
+    def say(self, text: str, *, whole: bool = True) -> None:
+        """Print one line, cut to WIDTH unless `whole` is true."""
+        self._spoke = time.monotonic()
+        print(text if whole else cut(text, WIDTH), file=self._stream, flush=True)
 
     def __call__(self, event: Event) -> None:
         match event:
             case CaseDone():
                 self._tell_case(event)
             case Warned():
-                self._say(f"warning: {visible(event.warning.message)}", whole=True)
+                self.say(f"warning: {visible(event.warning.message)}")
             case SessionAgain():
-                self._say(again(event, grows=self._grows), whole=True)
+                self.say(again(event, grows=self._grows))
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 parts = [
                     f"{describe(event)}, {units.count_noun(event.samples, 'sample')}",
                     remaining(event.remaining_s),
                 ]
-                self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
+                self.say("  ".join(part for part in (f"... {event.id}", *parts) if part), whole=False)
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Print the outcome of a case once in each session, and every outcome without a number."""
+        """Print the outcome of a case once in each session, but print every outcome without a number."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
         if case in self._told and not broken:
@@ -262,17 +264,11 @@ class _Lines(Display):
         self._told.add(case)
         done = len(self._told)
         total = out_of(done, event.cases, "/", grows=self._grows)
-        self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
-
-    def _say(self, text: str, *, whole: bool = False) -> None:
-        """Print one line, cut to WIDTH unless `whole` is true."""
-        self._spoke = time.monotonic()
-        print(text if whole else cut(text, WIDTH), file=self._stream, flush=True)
+        self.say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
 
 # ---------------------------------------------------------------- on a terminal: the answer, which fills
-# Everything is drawn at events of the runner, which occur between blocks, so nothing is drawn while a sample is
-# timed.
+# The display draws at events of the runner. Events occur between blocks, so nothing is drawn while a sample is timed.
 
 REDRAW_S = 0.25
 # Least seconds between two changes of the table, and the largest share of the run's time that it may take.

@@ -72,7 +72,8 @@ def report(options: ReportOptions) -> int:
 
 
 def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
-    """Return the contents of files and folders, each with its path, and whether a folder's file is damaged."""
+    """Return the contents of files and folders, each with its path, and whether a folder's file is damaged.
+    Raises InputError for a named file that cannot be used, and for a folder without results."""
     from gpubench.result import store
 
     documents: list[tuple[str, Run | Collection]] = []
@@ -99,7 +100,8 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]], *, quiet: bool) -> list[tuple[str, Run]]:
-    """Return the runs of all documents, each with its file; of copies only the first."""
+    """Return the runs of all documents, each with its file. Of equal runs only the first is returned. Raises
+    InputError if there is none."""
     from gpubench.result.run import Run
 
     runs: list[tuple[str, Run]] = []

@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The claimed kind of device; without one, `hybrid` for a selector with `@hybrid`, else `gpu`."""
+        """The kind of device that the claim names, else `hybrid` for a selector with `@hybrid`, else `gpu`."""
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
@@ -106,7 +106,7 @@ class ClaimPlan:
         others = [word for word in split_words(options.ops) if word != CLAIMS]
         sizes = [f"{op}={','.join(map(str, named))}" for op, named in self.sizes.items()]
         if any("=" not in text for text in options.sizes or []):
-            sizes = []  # those that no op was named for hold for each
+            sizes = []  # sizes without an op hold for all ops
         variants = dict.fromkeys(part.variant for part in self._parts if part.variant)
         software = any(part.kind == "software" for part in self._parts)
         return options.replace(
@@ -116,9 +116,9 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a function that tells whether a case is measured, which `keep` must allow as well. CPU cases,
-        calls that copy on a GPU, and cases that a claim selects are measured. If several backends drive a GPU,
-        the later ones run only kernels that a claim names."""
+        """Return a function that tells whether a case is measured: `keep` must allow it, and it must be a CPU
+        case, a call that copies on a GPU, or a case that a claim selects. If several backends drive a GPU, only
+        the first runs all of these; the others run only kernels that a claim names."""
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]
         first = backends.drivers(gpus)
@@ -225,7 +225,7 @@ def devices_of(
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
     """Return the devices to measure, and the machine. A worker has `threads` threads, by default one for each
-    usable CPU; the other parameters are those of `targets.choose`. Raises RequiredUnavailable for an absent
+    usable CPU; `targets.choose` describes the other parameters. Raises RequiredUnavailable for an absent
     device, backend or GPU, and UsageError for a bad GPUBENCH_PROBE_LIMIT."""
     threads = threads or detection.this_host().cpu.available.value
     # Detection looks at the hardware while workers list the devices of the backends.
@@ -238,7 +238,8 @@ def devices_of(
 
 
 def _wish(options: RunOptions) -> DeviceRequest:
-    """Return the requested devices, which are chosen by a mode or by name."""
+    """Return the requested devices, which are chosen by a mode or by name. Raises UsageError if both are
+    given."""
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
         return words.parse_wish(options.backends, options.devices, options.allow_software)
@@ -257,8 +258,8 @@ def _wish(options: RunOptions) -> DeviceRequest:
 
 
 def with_groups(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
-    """Return the request with device groups added, if a collective is among the ops and no device or mode was
-    chosen.
+    """Return the request with device groups added, if a collective is among the ops and the user chose no
+    device and no mode.
 
     If every op is a collective, only device groups are requested.
     """
@@ -380,7 +381,7 @@ class Request:
         }
         warnings = [*choice.warnings, *self._warnings(machine, ops, devices)]
         named, budget_s = options.budget is not None, self.settings.budget_s
-        # Of each model one backend's: through another one the same GPUs are the same hardware.
+        # One backend for each GPU model: other backends would list the same GPUs again.
         first = backends.drivers(group[0].device for group in choice.identical)
         spec = RunSpec(
             run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
@@ -409,7 +410,8 @@ class Request:
         return fitted
 
     def _fit_settings(self, devices: Sequence[Device], usable: int | None) -> None:
-        """Set the CPU threads, by default to all usable CPUs; shorten a default budget without a GPU."""
+        """Set the CPU threads, by default to all usable CPUs, and shorten a default budget without a GPU.
+        Raises UsageError for more threads than usable CPUs."""
         threads = self.settings.threads
         if threads is not None and usable is not None and threads > usable:
             raise UsageError(
@@ -475,7 +477,7 @@ def blas_threads(machine: Machine) -> list[RunWarning]:
 
 
 def on_battery() -> bool:
-    """Return whether the machine says that it runs on a battery now; unknown counts as False."""
+    """Return whether the machine runs on a battery now. Returns False if this is unknown."""
     try:
         return load_library("psutil").sensors_battery().power_plugged is False
     except Exception:  # there is no battery, or the psutil of this system is broken or knows of none

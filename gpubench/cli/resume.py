@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -115,7 +115,8 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """Return constraints that keep, of each op of the file, only the kinds of cases it has there."""
+    """Return constraints that allow, for each op of the file, only the kinds of cases that the file has of this
+    op."""
     kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
 
@@ -147,7 +148,8 @@ def _reopen(stored: Run, fresh: Run) -> Run:
 
 
 def _paused_s(stored: Run, now: str) -> float:
-    """Return the seconds since the start of the stored run in which nothing was measured."""
+    """Return the seconds since the start of the stored run in which nothing was measured, up to the time
+    `now`."""
     earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
     begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
     # A killed run counts as ended when its last block began.
@@ -236,7 +238,7 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
 
 
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
-    """Raise UsageError if the plan of the existing file differs from that of the `--like` file."""
+    """Raise UsageError if the plans of the existing file and of the `--like` file differ."""
     there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
     for name in there:
         if name in ("sessions", "budget_s"):  # each call says these for itself
@@ -270,7 +272,7 @@ def _backends_of(plan: Run) -> set[str]:
 
 
 def _named_backends(options: RunOptions, plan: Run) -> set[str]:
-    """Return the requested backends; `auto`, or optional names alone, mean those of the file."""
+    """Return the requested backends. `auto`, or only optional names, mean the backends of the file."""
     named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
     required = {name for name in named if not name.endswith("?")}
     if "auto" in named or not required:
@@ -339,8 +341,7 @@ def _require_op(op: str, source: str) -> None:
         ) from error  # fmt: skip
 
 
-def _refuse_word(source: str, kind: str, word: str, possible: Iterable[str]) -> NoReturn:
-    possible = list(possible)
+def _refuse_word(source: str, kind: str, word: str, possible: Sequence[str]) -> NoReturn:
     raise InputError(
         "unknown-word", f"{source}: there is no {kind} {word[:80]!r} here",
         why="the file was measured with another package or another version of gpubench, or was edited",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
 from gpubench.base.plugins import wings
-from gpubench.cli.options import SchemaOptions, documents
+from gpubench.cli.options import SchemaOptions
 
 _PREFIX = "gpubench-"
-# The module and the type of each document.
+# The module and the type of each document, beside those of wings.
 _TYPES = {
     "gpubench-result": "gpubench.result.run:Run",
     "gpubench-detect": "gpubench.result.machine:Machine",
@@ -22,13 +22,19 @@ _TYPES = {
 }
 
 
+def documents() -> dict[str, str]:
+    """Return the place (`module:type`) of each document that has a schema, by name."""
+    return _TYPES | wings.brought("schemas")
+
+
 def schema(options: SchemaOptions) -> None:
     """Print the JSON Schema of a document, or of one line of events."""
     name = options.name if options.name.startswith(_PREFIX) else _PREFIX + options.name
-    require_choice(name, documents(), "NAME")
+    types = documents()
+    require_choice(name, types, "NAME")
     import msgspec
 
     from gpubench.result.store import document
 
-    document_schema = document.schema(name, wings.find((_TYPES | wings.brought("schemas"))[name]))
+    document_schema = document.schema(name, wings.find(types[name]))
     streams.put(msgspec.json.format(msgspec.json.encode(document_schema)).decode() + "\n")

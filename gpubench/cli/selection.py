@@ -3,8 +3,8 @@ is suggested, if there is one.
 
 In `--ops`, the presets `roofline` and `health` mean some ops at certain sizes. `roofline` shows what each
 device can do. `health` shows whether a GPU is as fast as others of its model, and how fast the links of several
-GPUs are. Fleets are compared by it. A user's functions are words, too: `options.py`, `options.py:pairwise`,
-`--ops options.py,add`.
+GPUs are; fleets are compared by `health`. A user's functions are words, too: `options.py`,
+`options.py:pairwise`, `--ops options.py,add`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ HOST_BUDGETS_S = {DEFAULT_BUDGET_S: 19.0, QUICK_BUDGET_S: 9.0}
 # Seconds of a session with a search, and the most sessions of a budget. More sessions show what one session
 # cannot.
 SESSION_S, MOST_SESSIONS = 100.0, 3
-# By how much the first run on a machine may take longer: this share of a default budget, or at least these
-# seconds.
+# The first run on a machine may take longer by this share of a default budget, or at least by these seconds.
 ONCE_SHARE, ONCE_LEAST_S = 0.25, 10.0
 # Settings without --sizes: the budget is used for more sizes instead of more precision, so there is one session
 # with one short block for each case (docs/decisions/0023-passes.md).
@@ -86,9 +85,9 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str | None) -> list[str]:
-    """Return the names of the ops in a list of ops, groups and presets, or of a plain run's ops if it is None.
-    The order is that of `gpubench ops`, with ops of other packages and the user's functions last. Raises
-    UsageError for an empty list and for an unknown word."""
+    """Return the names of the ops in a list of ops, groups and presets. None means the ops of a plain run. The
+    order is that of `gpubench ops`, with ops of other packages and the user's functions last. Raises UsageError
+    for an empty list and for an unknown word."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
     possible = [*groups, *every, "all", *PRESET_OPS, "claims"]
@@ -127,8 +126,8 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
     """Return the sizes by op, from plain lists and from `OP=LIST` for an op or a group. An op gets its own
-    list, else that of its group, else the plain one; the list `auto` gives no entry. Raises UsageError for an
-    unknown op and for a list that cannot be read."""
+    list, else the list of its group, else the plain one. The list `auto` gives no entry. Raises UsageError for
+    an unknown op and for a list that cannot be read."""
     groups = kernels.groups()
     short = {name: op for op, name in own_names(ops).items()}
     lists: list[tuple[int, list[str], str]] = []
@@ -185,12 +184,13 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     optional. Raises UsageError for an empty list, an unknown backend and a malformed id."""
     required: list[str] = []
     optional: list[str] = []
-    for word in words(backend_text, "--backends"):
+    named = words(backend_text, "--backends")
+    for word in named:
         name = word.removesuffix("?")
         _require_backend(name, "--backends", "auto")
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
-    if "auto" in words(backend_text, "--backends") and required + optional:
+    if "auto" in named and required + optional:
         optional += [name for name in backends.usual() if name not in required + optional]
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
@@ -255,8 +255,8 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
 
 def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
     """Return the shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`: all combinations of the values. OP may be
-    a group; without OP, the ops that declare all of the names get the shapes. Raises UsageError for a text that
-    the ops do not allow."""
+    a group. Without OP, every op that declares all of the names gets the shapes. Raises UsageError for a text
+    that the ops do not allow."""
     shapes_by_op: Shapes = {}
     for text in texts:
         where, values = _shape_values(text)
@@ -299,7 +299,8 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
 
 
 def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:
-    """Return the ops of the op or group `where` (empty: all) that declare all params in `names`."""
+    """Return the ops of the op or group `where` (empty: all) that declare all params in `names`. Raises
+    UsageError if there is none."""
     if where:
         require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
     concerned = [op for name, op in ops.items() if where in ("", name, op.group)]
@@ -342,8 +343,8 @@ def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
 
 
 def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
-    """Raise UsageError for a name that no kernel has; `tf32` is allowed. The ops must already include the
-    kernels of the backends."""
+    """Raise UsageError for a name that no kernel has, except `tf32`. The ops must already include the kernels
+    of the backends."""
     possible = sorted({name for op in ops.values() for name in variants(op)})
     for word in names:
         if word == TF32:
@@ -391,9 +392,9 @@ def choose_sizes(
     host: Host,
     keep: Callable[[Case], bool] | None,
 ) -> tuple[Selection, Callable[[Case], bool]]:
-    """Return the selection with sizes for the ops of the preset, and a filter that gives each device its own.
-    Sizes that the user gave stay. If there are GPUs, `health` measures device groups and each GPU model by its
-    first backend."""
+    """Return the selection with sizes for the ops of the preset, and a filter that leaves each device its own
+    sizes. Sizes that the user gave stay. If there are GPUs, `health` measures device groups and each GPU model
+    by its first backend."""
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
     first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
     measured = [d for d in devices if d.backend in (DEVICE_GROUP, first.get(d.name))] if gpus else devices
@@ -445,8 +446,8 @@ def _array_bytes(device: Device, host: Host) -> int:
     return _SMALL_ARRAY_BYTES if free is not None and free < needed else _ARRAY_BYTES
 
 
-# Share of the budget for trying a function. The whole start counts as half of a budget, and devices have to be
-# opened, too.
+# The share of the budget for trying functions. It is below START_SHARE (measure/budget.py), because the start also
+# opens devices.
 TRIAL_SHARE = 0.4
 
 
@@ -470,8 +471,8 @@ def with_functions(options: RunOptions) -> RunOptions:
 
 
 def with_ops(options: RunOptions, ids: Sequence[str], others: Sequence[str] = ()) -> RunOptions:
-    """Return the options for the functions with these ids and for `others`, which are ops and groups. If nobody
-    named a dtype, the dtypes are those of the functions."""
+    """Return the options for the functions with these ids and for `others`, which are ops and groups. If the
+    user named no dtype, the functions' dtypes are taken."""
     dtypes = options.dtypes
     if dtypes == options.declared["dtypes"].default:
         dtypes = ",".join(dict.fromkeys(kernels.own()[name].dtypes[0] for name in ids))
@@ -504,9 +505,9 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
 
 
 def trial_words(options: RunOptions) -> dict[str, Any]:
-    """Return what a trial of functions is told: sizes of any op, dtypes, time limit in seconds and free memory
-    in bytes. The limit is a share of the budget, or None without one. Raises UsageError for sizes, dtypes and a
-    budget that cannot be read."""
+    """Return the arguments of a trial of functions: sizes of any op, dtypes, time limit in seconds and free
+    memory in bytes. The limit is a share of the budget, or None without one. Raises UsageError for sizes,
+    dtypes and a budget that cannot be read."""
     lists = [text.rpartition("=")[2] for text in options.sizes or []]
     named = options.dtypes != options.declared["dtypes"].default
     budget = options.budget and units.parse_duration(options.budget, option="--budget")

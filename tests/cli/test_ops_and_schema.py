@@ -7,7 +7,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.cli.ops import formula
-from gpubench.cli.options import documents
+from gpubench.cli.schema import documents
 
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
