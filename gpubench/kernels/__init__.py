@@ -32,12 +32,12 @@ OVERHEADS = {
     "download": "n bytes to the host: library into ordinary memory, tuned pinned or mapped",
 }
 
-# The user's functions as ops, by file and by id.
+# The user's functions as ops, first by file, then by id.
 _own: dict[str, dict[str, Op]] = {}
 
 _ROOT = Path(__file__).parents[1]
-# The fields of a declaration that a listing shows. They are literals that follow each other. The pattern begins
-# with a literal, which `re` finds 20 times as fast as a boundary of a word.
+# The fields of a declaration that a listing shows: literals, one after the other. The pattern begins with a
+# literal text, which `re` finds 20 times as fast as a word boundary.
 _DECLARED = re.compile(r'name="(\w+)",\s+group="(\w+)",\s+summary="([^"]*)"')
 
 # The groups in the order of listings and reports; groups of other packages come last. Those in ON_REQUEST are
@@ -55,7 +55,7 @@ class ListedOp(NamedTuple):
 
 @cache
 def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
-    """Return, by op, its module and its line in a listing, for the ops of this folder of gpubench."""
+    """Map each op declared in this folder of gpubench to its module and its line in a listing."""
     files = (_ROOT / package).glob("*.py")
     return {
         name: (f"gpubench.{package}.{path.stem}", ListedOp(group, summary))
@@ -72,8 +72,8 @@ def names() -> tuple[str, ...]:
 
 @cache
 def listing() -> dict[str, ListedOp]:
-    """Return the lines of the built-in ops and of the usable ops of wings, by name. A broken op of a wing is
-    left out, and a warning tells so."""
+    """Map each built-in op and each op of a wing to its line in a listing. A broken op of a wing is left out,
+    with a warning."""
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
     packages = {place.split(".")[1] for place in wings.brought("ops").values()}
     for package in ("kernels", *packages):
@@ -94,8 +94,7 @@ def computing_ops() -> tuple[str, ...]:
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the built-in ops that the word `all` selects, which are not in the groups
-    of ON_REQUEST."""
+    """Return the names of the ops that the word `all` selects: those of listed groups not in ON_REQUEST."""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 
@@ -118,13 +117,13 @@ def add_functions(source: str, ops: Sequence[Op]) -> None:
 
 
 def own() -> dict[str, Op]:
-    """Return the user's functions by their ids."""
+    """Return the user's functions as ops, by id."""
     return {name: op for ops in _own.values() for name, op in ops.items()}
 
 
 def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
-    """Return the ops of these names, and the error of each broken one. Raises KeyError if there is no op of
-    a name."""
+    """Return two mappings by name: the ops that work, and the errors of those that are broken. Raises KeyError
+    for a name without an op."""
     ops: dict[str, Op] = {}
     broken: dict[str, BadPlugin] = {}
     others = [name for name in requested if name not in names() and name not in own()]
@@ -141,8 +140,8 @@ def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlug
 
 
 def load_without_trial(name: str) -> Op:
-    """Load an op without a trial, in a process that may break. Raises KeyError if there is no such op, and
-    PluginError if its package cannot be loaded."""
+    """Load an op of gpubench or of a package, without a trial: the import may end this process. Raises KeyError
+    if there is no such op, and PluginError if its package cannot be loaded."""
     if name in names():
         return _built_in(name)
     from gpubench.kernels.contract import foreign
@@ -163,8 +162,7 @@ def _built_in(name: str) -> Op:
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the names of the listed ops by group. Groups are in the order of listings, and names
-    are sorted."""
+    """Map each group to the sorted names of its listed ops. Groups are in the order of listings."""
     members: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name, op in listing().items():
         members.setdefault(op.group, []).append(name)
@@ -172,19 +170,19 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def foreign() -> tuple[str, ...]:
-    """Return the sorted names of the ops of installed packages, without importing them. Names of gpubench's own
-    ops are left out."""
+    """Return the sorted names of the ops of installed packages, without importing them. A name that an op of
+    gpubench has is left out."""
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return an error for each op of an installed package whose name another op has."""
+    """Map each name that an op of a package shares with another op to the error that says so."""
     return plugins.find_namesakes(plugins.OPS, names())
 
 
 def elementwise(**declaration: Any) -> Op:
-    """Return an op whose output i depends only on element i of each input. Packages declare their ops with it.
-    The keywords are those of `templates/elementwise.py` (docs/extending.md)."""
+    """Return an op whose output element i depends only on element i of each input. Packages use this function
+    to declare ops. The keywords are those of `templates/elementwise.py` (docs/extending.md)."""
     from gpubench.kernels.templates import elementwise as template
 
     return template.elementwise(**declaration)

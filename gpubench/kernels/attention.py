@@ -2,9 +2,8 @@
 array.
 
 A row of qkv holds the query, the key and the value of one token, each divided into heads of e elements. A token
-attends to itself and to the tokens before it, which is half of the n x n scores. Source of the fused
-implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv
-1805.02867.
+attends to itself and to the tokens before it, so half of the n x n scores are needed. Sources: Dao and others,
+arXiv 2205.14135, for the fused implementations; Milakov and Gimelshein, arXiv 1805.02867, for the running maximum.
 
 - CPU: compiled, four queries at a time; keys are in blocks in which the values of each element are adjacent.
 - CUDA and WGSL: a thread holds queries and their results in registers and goes through the keys
@@ -41,13 +40,13 @@ from gpubench.kernels.templates.attention import (
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernels, numba_candidates, numba_prelude
 
-# Least and most rows of the float64 reference at a time, and numbers of a block, of which a core's cache holds
-# two.
+# Least and most queries that the float64 reference takes at a time, and the most weights of such a block. A core's
+# cache holds two blocks.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 
 
 def _flops(params: Params) -> int:
-    """Return the operations for the half of the scores that is needed."""
+    """Return the operations for the scores that are needed, those of a token and earlier ones."""
     of = by_heads(params)
     # two products, and for each score: subtract, exp, add, divide, maximum
     return (4 * of.width + 5 * of.heads) * of.attended_pairs
@@ -59,7 +58,7 @@ def _expr(xp: Array, qkv: Array, heads: int = HEADS, tokens: int | None = None) 
 
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return the attention of one head: each query's sum of the rows of v, times their weights."""
+    """Return the attention of one head: for each query the sum of the weighted rows of v."""
     out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // len(v)))
     # blocks that stay in the caches
     for rows, seen, weights in weights_by_blocks(xp, q, k, most):

@@ -1,15 +1,15 @@
 """attention_append: the attention of one new token over a cache of keys and values. The launch first appends
 the token's own key and value to the cache. `cache_append` appends those of a whole prompt.
 
-The position of the token stays on the device, where tokens are made. Rows of the cache after it are not read,
-except by PyTorch, which masks them. The op is bound by memory.
+The position of the token is an input on the device, so that a network that makes tokens need not wait for the
+host. Rows of the cache after the position are not read, except by PyTorch, which masks them. Memory bounds the op.
 
 - CPU: two products by NumPy, for all heads at once.
 - CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the
-  scores; if there are few keys, several threads share a key. Then teams of threads, each as wide as a value,
-  add up the values of their own keys, with a running maximum and sum. At the end they merge their results. A
-  step takes two barriers, so with few keys the time is the latency of memory. The group reads its head's new
-  key and value from the input and also writes them to the cache. No other group reads them in this launch.
+  scores; if there are few keys, several threads share a key. Then teams of threads, with one thread for each load
+  of a value, add up the values of their keys, with a running maximum and a running sum. At the end the teams merge
+  their results. A step takes two barriers, so with few keys the time is the latency of memory. The group reads the
+  new key and value from the input and also writes them to the cache.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _traffic(params: Params, dtype: Dtype) -> int:
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
-    """Return views: the query (heads x 1 x e), and keys and values up to `position` (heads x tokens x e)."""
+    """Return views of the query (heads x 1 x e), and of keys and values so far (heads x tokens x e)."""
     seen, width = int(position[0]) + 1, cache.shape[1] // 2
     shape = (seen, heads, width // heads)
     k, v = (xp.moveaxis(xp.reshape(cache[:seen, i * width : (i + 1) * width], shape), 0, 1) for i in range(2))
@@ -103,7 +103,7 @@ def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HEA
 
 
 def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = HEADS) -> tuple[Array, Array]:
-    """Read all rows of the cache and mask those after the token, because its position stays on the device."""
+    """Compute with all rows of the cache, masked after the position, which is not copied to the host."""
     cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
     room, width = cache.shape[0], cache.shape[1] // 2
     k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
@@ -114,7 +114,7 @@ def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = H
 
 
 def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HEADS) -> Array:
-    """Return the scale of each result, that of `attention`: (sum p |v|) (1 + |q| max |k| / sqrt(e))."""
+    """Return the scale of each result, as in `attention`: (sum p |v|) (1 + |q| max |k| / sqrt(e))."""
     cache = _expr(xp, qkv, position, cache, heads)[1]
     q, k, v = _cut(xp, qkv, position, cache, heads)
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
@@ -155,7 +155,7 @@ _THREADS = 256  # threads for each head, and the most elements of a head
 class _Group(NamedTuple):
     """The division of a head among the threads of a group."""
 
-    units: int  # loads for a head's key or value in a row of the cache
+    units: int  # loads for the key or the value of one head and token
     shares: int  # number of threads that compute the score of one key together
 
     @property
@@ -170,7 +170,7 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key, for loads of `width` elements."""
+    """Choose how many threads share a key. A load has `width` elements, the cache `room` rows."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")

@@ -56,7 +56,7 @@ _STATISTICS = 3  # numbers of a query: its largest score, one over the sum of th
 
 
 def _flops(params: Params) -> int:
-    """Return the operations: five products for each pair of tokens, and eleven operations on its score."""
+    """Return the operations: five products for each attended pair, and eleven operations on its score."""
     of = by_heads(params)
     return (10 * of.width + 11 * of.heads) * of.attended_pairs
 
@@ -77,7 +77,7 @@ def _torch(torch: Any, qkv: Any, dout: Any, heads: int = HEADS, tokens: int | No
 
 
 def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return dq, dk and dv of one head, computed by blocks of its queries."""
+    """Return dq, dk and dv of one head, computed in blocks of queries."""
     by = 1 / math.sqrt(q.shape[1])
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for rows, seen, p in weights_by_blocks(np, q, k, _ROWS):

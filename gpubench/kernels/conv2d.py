@@ -1,14 +1,14 @@
-"""conv2d: the convolution of n images with filters of 3 x 3, padded by one pixel, in the order image, channel,
-y, x.
+"""conv2d: the convolution of n images with filters of 3 x 3, padded by one pixel. The axes of the images are
+image, channel, y, x.
 
-It is a matrix product: the filters times the patches of an image. A filter is a row of 9 C numbers, and the
-patch of a pixel a column of 9 C numbers.
+A convolution is a matrix product: the filters times the patches of an image. With C channels, a filter is a row
+of 9 C numbers, and the patch of a pixel is a column of 9 C numbers.
 
-- CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after
-  band.
-- CUDA: Winograd's products (templates/winograd). Few images take a tiled product, whose blocks read each patch
-  from the image itself.
-- WGSL: Winograd's products too, or the register-blocked matmul, which reads each patch from the image itself.
+- CPU: each thread multiplies the filters by the patches of a band of rows, with one BLAS thread. The patches of a
+  band stay in cache.
+- CUDA: Winograd's products (templates/winograd), or a tiled product for few images and for float64. The tiled
+  product reads each patch from the image.
+- WGSL: Winograd's products, or the register-blocked matmul, which reads each patch from the image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpubench.kernels.templates.matmul.register import Patches
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
 _TAPS = tuple((dy, dx) for dy in range(3) for dx in range(3))
 _BAND = 256 * 1024  # most elements of the patches of a band, so that they stay in cache
-_TOGETHER = 4  # images of the float64 reference at a time
+_TOGETHER = 4  # images that the float64 reference takes at a time
 
 
 def _sides(params: Params) -> tuple[int, int, int]:
@@ -58,7 +58,7 @@ def _flops(params: Params) -> int:
 
 
 def _shift(xp: Array, x: Array) -> list[Array]:
-    """Return the images shifted by each of the nine taps."""
+    """Return nine views of the padded images, shifted by the offset of each tap."""
     side = x.shape[2]
     padded = xp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     return [padded[:, :, dy : dy + side, dx : dx + side] for dy, dx in _TAPS]
@@ -74,7 +74,7 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
     """Return the convolution, a few images at a time."""
-    # they stay in the caches, which halves the time
+    # a few images stay in the caches, which halves the time
     starts = range(0, len(x), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
@@ -89,7 +89,7 @@ def _scale(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that computes bands of rows, halves in float32."""
+    """Return a launch that computes bands of rows. Halves are computed in float32."""
     channels, filters, side = _sides(params)
     rows = max(1, min(side, _BAND // (9 * channels * side)))
     scratch = ThreadScratch(np)
@@ -117,7 +117,7 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
-    """Write the patches of the rows from `top` on into `patches`."""
+    """Write the patches of the image's rows from `top` on to `patches`."""
     side, count = image.shape[1], patches.shape[3]
     for dy, dx in _TAPS:
         part, first = patches[:, dy, dx], top + dy - 1
@@ -135,9 +135,9 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 class _Tile(NamedTuple):
     """The work of a block of threads: some pixels by some filters."""
 
-    pixels: int  # pixels of a block; during loads each thread of a group has one of them
-    lanes: int  # filters, and pixels, of a thread; its square is the number of filters of a block
-    groups: int  # groups of threads, among which the channels are divided
+    pixels: int  # pixels of a block; each thread of a group loads the patch of one of them
+    lanes: int  # a thread computes `lanes` filters by `lanes` pixels; a block has lanes^2 filters
+    groups: int  # groups of threads of a block, among which the channels are divided
 
     @property
     def filters(self) -> int:
@@ -148,14 +148,14 @@ class _Tile(NamedTuple):
         return ceil_div(params["n"] * side * side, self.pixels), ceil_div(filters, self.filters), 1
 
 
-_TILES_BESIDE = 2  # further candidates of WGSL if Winograd's products are the default
-# With few images there are few blocks, and each must be short.
+_TILES_BESIDE = 2  # number of tiles that are candidates in WGSL if Winograd's products are the default
+# With few images there are few blocks, and each must take little time.
 _MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """Choose the tile: the small one if medium ones would give too few groups."""
-    # the sums of more groups of pixels and filters would not fit into a block's memory
+    """Choose the tile. It is the small one if medium ones would leave most multiprocessors idle."""
+    # in float64 the sums of more than four groups would not fit into a block's memory
     if dtype == "float64":
         return _DOUBLE
     return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
@@ -169,7 +169,7 @@ def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
 def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
     """Return whether Winograd's products are faster: they need enough blocks for the device."""
     _, filters, side = _sides(params)
-    # whose sums would not fit
+    # sums in float64 would not fit into a block's memory
     return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
 
 
@@ -344,7 +344,7 @@ OPS = (
         library={"torch": lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1)},
         tolerance=Tolerance(8, scale=_scale),
         reference=_reference,
-        blas=("numpy",),  # of PyTorch it is oneDNN
+        blas=("numpy",),  # PyTorch uses oneDNN
         split=Split({"x": 0}, counted_by("n")),
         terms=lambda params: {"x": 1, "w": 1},
         slow=SLOW_HALVES,

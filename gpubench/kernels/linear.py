@@ -1,8 +1,8 @@
 """Linear layers: n rows times a matrix of weights, then an epilogue such as a bias or an activation.
 
-- CPU: each block thread multiplies a slab of rows with one BLAS thread, and applies the epilogue while the slab
-  is in its cache. On two cores this takes half the time of the plain expression. If the slabs would be too
-  short, all rows are one call of BLAS with its own threads.
+- CPU: each thread multiplies a slab of rows by a BLAS of one thread, and applies the epilogue while the slab is
+  in its cache. On two cores this takes half the time of the plain expression. If the slabs would be too short,
+  all rows are multiplied by one call of BLAS on its own threads.
 - CUDA: cuBLAS, then one pass over the result that applies the whole epilogue. Up to 16 rows take one launch
   (`templates/matmul/few_rows`).
 - WGSL: the register-blocked matmul, whose threads apply the epilogue to their own results, or the kernel for
@@ -11,11 +11,11 @@
 The `norm_linear` ops norm the rows first, as a transformer does: out = f(layernorm(x) w + b).
 
 - CPU: the compiled norm writes to a scratch array, which the layer then reads.
-- CUDA and WGSL: for few rows, each group of the one launch norms the rows that it multiplies. All other kernels
-  read rows that an earlier launch has normed.
+- CUDA and WGSL: few rows take one launch, in which each group norms the rows that it multiplies. More rows are
+  normed by a launch before that of the layer.
 
-`norm_linear_last` computes the logits of only the last of n tokens, which is enough to continue a text. It uses
-the kernels for few rows.
+`norm_linear_last` computes the logits of the last of n tokens, which are enough to continue a text. It uses the
+kernels for few rows.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from gpubench.kernels.templates.rows import wgsl as wgsl_rows
 
 _WIDTH = 256
 _OPTIONS = {"k": f"columns of the input ({_WIDTH})", "m": f"columns of the result ({_WIDTH})"}
-# Least rows and most elements of a slab. With fewer rows BLAS reads the weights too often, more do not fit its
-# cache.
+# Least rows and most elements of a slab. With fewer rows BLAS reads the weights too often; more elements do not fit
+# the cache.
 _FEWEST_ROWS, _SLAB = 128, 256 * 1024
 
 
@@ -84,8 +84,8 @@ def across(params: Params) -> Shape:
 
 
 def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
-    """Return the scale for the tolerance of x w + `added`[0] + ...: the norms of row and column, plus |added|
-    of each addend."""
+    """Return the scale of the tolerance of x w + added[0] + ...: the norm of the row of x times the norm of the
+    column of w, plus |added[0]| + ...."""
     return sum((xp.abs(other) for other in added), norms(xp, x, w))
 
 
@@ -93,9 +93,10 @@ def linear(
     *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None,
     scale: Callable[..., Array] = scale_of_sum, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs
-    after x and w. With `turned`, the rows are gradients dy, and the weights are stored m x k, as in a backward
-    pass. `expr` replaces the epilogue's array expression, and `declared` are further fields of the op."""
+    """Return the op that multiplies rows x by weights w and applies `epilogue`. Its inputs are x, w and the
+    operands of the epilogue. With `turned`, the rows are gradients dy, and the weights are stored m x k, as in a
+    backward pass. `expr` replaces the array expression, `scale` is that of the tolerance, and `declared` are
+    further fields of the op."""
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
     beside = tuple(
@@ -144,8 +145,8 @@ def _flops(per_element: int, params: Params) -> int:
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that computes slabs of rows on all threads. Few rows, or those of a single thread, are
-    computed at once. `turned` is as in `linear`."""
+    """Return a launch that computes slabs of rows on all threads. Few rows, and the rows of a single thread, are
+    one slab. `turned` is as in `linear`."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -188,8 +189,8 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
 
 
 def slab_rows(n: int, widest: int, threads: int) -> int:
-    """Return the number of rows of a slab: n for one thread, and if each thread would get too few rows.
-    `widest` is the largest row length of the input, the weights and the result, in elements."""
+    """Return the number of rows of a slab: n if there is one thread, or if each would get too few rows. `widest`
+    is the larger side of the weights, in elements."""
     if n < threads * _FEWEST_ROWS or threads == 1:
         return n
     longest = max(_FEWEST_ROWS, _SLAB // widest)
@@ -204,7 +205,7 @@ def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
     """Return the CUDA program of a layer: one launch for few rows, otherwise cuBLAS and a pass over the result.
-    `names` are the buffers of the rows and of the weights, and `turned` is as in `linear`."""
+    `names` are the buffers of the rows and of the weights. `turned` is as in `linear`."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))
@@ -214,7 +215,7 @@ def build_cuda(
 def product(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
 ) -> wgsl.Product:
-    """Return the product for the WGSL kernels. `names` are the buffers of the rows and of the weights, and
+    """Return the layer as a product for the WGSL kernels. `names` are the buffers of the rows and of the weights.
     `turned` is as in `linear`."""
     n, m, k = sides(params)
     return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)
@@ -246,8 +247,8 @@ def _across(params: Params) -> Shape:
 
 
 def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
-    """Return the op that applies the linear layer `plain`, with this epilogue, to layernorm(x). `slope` is the
-    largest slope of the epilogue, by which the error of the norm may grow."""
+    """Return the op that applies the linear layer `plain`, which has this epilogue, to layernorm(x). `slope` is the
+    largest slope of the epilogue, by which an error of the norm may grow. `declared` are further fields of the op."""
     x, *weights = plain.inputs
     normed = (
         Operand("x", rows_in, "normal"),
@@ -282,7 +283,7 @@ def _normed_flops(plain: Op, params: Params) -> int:
 
 
 def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
-    """Return the layer's own scale, plus that of the norm's error after the product and the epilogue."""
+    """Return the scale of the layer, plus that of the norm carried through the product and the epilogue."""
     own, of_rows = plain.tolerance.scale, _NORM.tolerance.scale
     assert own is not None
     assert of_rows is not None
@@ -296,7 +297,7 @@ def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Arr
 
 
 def _compile(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return a candidate for each number of threads of the compiled norm."""
+    """Return the candidates of the compiled norm, each with the layer after it."""
 
     def build(norm: Candidate) -> Any:
         return msgspec.structs.replace(norm.build(), behind=layer, between={_NORMED: rows_in(params)})
@@ -366,7 +367,7 @@ def _last_flops(params: Params) -> int:
 
 
 def _last_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes of the last row, the weights of its norm, the matrix and the logits."""
+    """Return the bytes of the last row, the weights g and c of its norm, the matrix w and the logits."""
     width, vocabulary = _head(params)
     return ITEMSIZE[dtype] * (3 * width + width * vocabulary + vocabulary)
 
@@ -376,8 +377,7 @@ def _last_expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of the product's error: the norm of the normed row's scale times that of each column
-    of w."""
+    """Return the scale of the logits: the norm of the normed row's scale times the norm of each column."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)
@@ -399,7 +399,7 @@ def _last_row(params: Params, dtype: str) -> few_rows.WeightedRows:
 
 
 def _require_row(step: Any, params: Params) -> Any:
-    """Return `step`, or raise Unsupported for None: a row does not fit into a group."""
+    """Return `step`. Raises Unsupported if it is None, because a row does not fit into a group."""
     if step is None:
         raise Unsupported(f"a group does not hold a row of {_head(params)[0]} elements", reason="limit")
     return step

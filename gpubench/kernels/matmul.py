@@ -1,17 +1,18 @@
 """matmul and gemv: a matrix times a matrix, and a matrix times a vector.
 
-matmul: C = A B. It does 2 n^3 operations on 3 n^2 elements, so arithmetic bounds large sizes. A is n x n, or
-`m` x `k` with B `k` x n if these params are given. `batch` puts one more axis in front of A and B: one launch
-computes that many separate products. `ta` = 1 (or `tb` = 1) means that A (or B) is stored transposed, as a
-backward pass needs it. Its kernels are in `templates/matmul`.
+matmul: C = A B. It does 2 n^3 operations on 3 n^2 elements, so arithmetic bounds large sizes. A and B are n x n.
+With the params `m` and `k`, A is m x k and B is k x n. With `batch`, one launch computes that many separate
+products, and A and B have one more axis, the first. `ta` = 1 (or `tb` = 1) means that A (or B) is stored
+transposed, as a backward pass needs it. The WGSL kernels are in `templates/matmul`.
 
-gemv: out = A x. It reads every element of A once, so memory bounds it. A is n x n, or `m` x n if `m` is given.
+gemv: out = A x. It reads every element of A once, so memory bounds it. A is n x n, or `m` x n if `m` is given. Its
+kernels:
 
 - CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no
   threads.
 - CUDA and WGSL: neighbouring threads share a row, and several short rows share a warp or a group. A thread may
-  work on several rows, for which it reads x once. Too few rows to fill the device are divided into parts, which
-  a second launch adds up in a fixed order.
+  work on several rows, for which it reads x once. If there are too few rows to fill the device, rows are divided
+  into parts, and a second launch adds up the parts in a fixed order.
 """
 
 from __future__ import annotations
@@ -134,14 +135,14 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    """Return the scale of the error of each element of C, for the tolerance."""
+    """Return the scale of the error of each element of C."""
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
-    # The root of the sum of three squares. The first is that of the norm of the row of A times the norm of the
-    # column of B. The others are for the k roundings of partial sums, and count if a few terms are much larger
+    # The root of the sum of three squares. The first is the square of (norm of the row of A times norm of the
+    # column of B). The others are for the k roundings of partial sums, and count if a few terms are much larger
     # than the rest, or if all have one sign. A rounding of a sum s has the mean square (u s)^2 / 3. Averaged
     # over all orders of the terms, k roundings add k/18 of the squared terms and k/9 of the squared whole sum.
-    # That sum is taken to be (sum of the row * sum of the column / k), plus k/9 of the squared terms.
+    # The whole sum is taken to be (sum of the row * sum of the column / k), plus k/9 of the squared terms.
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
     largest_x, largest_w = (xp.max(y * y, axis=axis, keepdims=True) for y, axis in ((x, -1), (w, -2)))
     sums = xp.sum(x, axis=-1, keepdims=True) * xp.sum(w, axis=-2, keepdims=True) / k
@@ -158,7 +159,7 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of matmul for a stage of a workload: a cuBLAS call into an existing array."""
+    """Return the CUDA program of matmul: a call of cuBLAS, which writes to the output's buffer."""
     own = CudaProduct("a", "b", "out", *sides(params), *_turns(params), params.get("batch", 1))
     return CudaProgram((own,))
 
@@ -166,12 +167,12 @@ def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
     """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores."""
     turns = _turns(params)
-    # not by `blocks`: threads that call BLAS at once would compete for its own threads
+    # not by `blocks`: several threads that call BLAS would compete for BLAS's own threads
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], *turns), out=output)
 
 
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that multiplies halves as float32, by BLAS on its own threads."""
+    """Return a launch of matmul on halves: they are converted to float32 and multiplied by BLAS."""
     turns = _turns(params)
 
     def widen_all(halves: Array) -> Array:
@@ -197,7 +198,7 @@ def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def build_cpu_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch of gemv on halves, which computes blocks of rows in float32."""
+    """Return a launch of gemv on halves, in blocks of rows that are computed in float32."""
     scratch = ThreadScratch(np)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
@@ -228,7 +229,7 @@ _BLOCKS_A_MULTIPROCESSOR = 8
 class CudaGemv(msgspec.Struct, frozen=True):
     """The assignment of rows to threads in CUDA."""
 
-    width: int  # elements of a load: those in 16 bytes, halved until they divide the row's length
+    width: int  # elements of a load: the largest power of two in 16 bytes that divides the row's length
     lanes: int  # threads that share a row
     rows: int  # rows that a thread computes at once
     parts: int  # parts of a row, each with threads of its own
@@ -254,8 +255,8 @@ def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
-    """Choose the layout. The threads of a row make about two loads each of it, and a row has enough parts to
-    give each multiprocessor eight blocks."""
+    """Choose the layout. Each of a row's threads makes about two loads of the row. Long rows get so many parts that
+    each multiprocessor has eight blocks."""
     width = math.gcd(n, lanes(dtype))
     units = n // width
     half = ITEMSIZE[dtype] < 4
@@ -264,13 +265,13 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
     # four rows at once if rows are long, and elements are halves or loads have less than 16 bytes
     rows = 4 if m >= 4 and row_lanes >= 32 and (half or width < lanes(dtype)) else 1
     row_blocks = ceil_div(m, _THREADS // row_lanes * rows)
-    threads_a_row = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
+    busy = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
     longest = max(1, units // (row_lanes * _UNITS_A_PART))
-    return CudaGemv(width, row_lanes, rows, max(1, min(threads_a_row, longest, _MOST_PARTS)))
+    return CudaGemv(width, row_lanes, rows, min(busy, longest, _MOST_PARTS))
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
-    """Return the translation unit of the first launch, which depends only on the layout."""
+    """Return the translation unit of the first launch, which does not depend on m and n themselves."""
     whole = layout.parts == 1
     return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
@@ -281,8 +282,8 @@ __device__ __forceinline__ result finish(real value) {{ return {"narrow(value)" 
 {_KERNEL}"""
 
 
-# Row r of a thread lies THREADS / ROW_THREADS rows after row r - 1, so that the rows of one load are
-# neighbours.
+# A thread's row r lies THREADS / ROW_THREADS rows after its row r - 1, so that threads load from neighbouring rows
+# together.
 _KERNEL = """
 template <int STEPS> __device__ __forceinline__ void add(
     real (&total)[ROWS], const Unit* const (&a)[ROWS], const Unit* x, long long u) {
@@ -376,8 +377,8 @@ class WgslGemv(msgspec.Struct, frozen=True):
 
 
 def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of gemv, out = A x for A of m x n. It has one dispatch, or two for few rows.
-    Raises Unsupported if the dtype or an array exceeds the device's limits."""
+    """Return the WGSL program of gemv, out = A x for A of m x n. It has one dispatch, or two for few rows. Raises
+    Unsupported if the device lacks the dtype, or an array exceeds its limits."""
     require_storage(dtype, limits)
     size = ITEMSIZE[dtype]
     require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)
@@ -402,8 +403,8 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
-    """Choose the number of threads of a row by its length in loads, `units`. A thread takes four rows, or one
-    if there are few."""
+    """Choose the number of threads of a row by the row's length in loads, `units`. A thread takes four rows, or
+    one if there are few rows."""
     threads = group_threads(limits)
     lanes = min(power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)), threads)
     rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
@@ -411,8 +412,8 @@ def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
 
 
 def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, int]:
-    """Return (units of a chunk, chunks of a row). A row has several chunks if whole rows would leave the device
-    partly idle."""
+    """Return (units of a chunk, chunks of a row). A row is divided into several chunks if whole rows would leave
+    the device partly idle."""
     groups = ceil_div(m, layout.group_rows)
     most = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
     longest = units // (layout.lanes * _UNITS_A_LANE)
@@ -422,7 +423,7 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
-    """Return the text of one pass, which multiplies A by x or, unless `weighted`, adds up each row of A."""
+    """Return the text of one pass: A times x if `weighted`, otherwise the sum of each row of A."""
     # The result of chunk z of row r goes to out_[r * chunks + z], as the type `result`.
     names = ("a_", "x_") if weighted else ("a_",)
     sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"

@@ -1,7 +1,7 @@
-"""sum, max, and sum_rows: the sum of n rows, which is the gradient of a bias. Every element is read once, so
-these ops are bound by memory. For sum_rows:
+"""sum and max of a vector, and sum_rows, the sum of n rows, which is the gradient of a bias. Every element is
+read once, so memory bounds these ops. The kernels of sum_rows:
 
-- CPU: BLAS, as a vector of ones times the matrix; halves are added in float32, block by block.
+- CPU: BLAS multiplies a vector of ones by the matrix; halves are added in float32, block by block.
 - CUDA and WGSL: neighbouring threads take neighbouring columns, and eight share a column. With too few columns
   to fill the device, the rows are divided into chunks, which a second pass adds up in a fixed order.
 """
@@ -48,7 +48,7 @@ def sides(params: Params) -> Shape:
 
 
 def _expr(xp: Array, x: Array) -> Array:
-    """Return the sum of the rows, halves added in float32."""
+    """Return the sum of the rows. Halves are added in float32."""
     # NumPy would add them in half precision
     if x.dtype == xp.float16:
         return xp.sum(x, axis=0, dtype=xp.float32).astype(x.dtype)
@@ -99,8 +99,8 @@ class RowChunks(msgspec.Struct, frozen=True):
 
 
 def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
-    """Divide the rows into enough chunks for eight groups on each multiprocessor, with at least four rows for
-    each thread."""
+    """Divide the rows into chunks: as many as give each multiprocessor eight groups, but so few that each thread
+    has at least four rows."""
     across = ceil_div(columns, _ACROSS)
     most = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
     rows = ceil_div(n, max(1, min(most, n // (_DOWN * _FEWEST_ROWS))))
@@ -108,7 +108,7 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
 
 
 def _kernel(x: str, out: str) -> GpuText:
-    """Return the kernel that adds up each chunk of rows, for the element types of its two arrays."""
+    """Return the kernel that adds up each chunk of rows. `x` and `out` are the arrays' element types."""
     # "stored" is the dtype of the case, and "real" the type of partial sums
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
     return GpuText(

@@ -1,10 +1,12 @@
 """Ops along rows: softmax and layernorm with their derivatives, rmsnorm, cross_entropy and argmax.
 
-A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits, log(sum
-exp z) - z[label]. It is also the gradient of the mean loss, (softmax z - [label]) / n. One pass computes both.
+The kernels of most of these ops are in `templates/rows`; those of cross_entropy and argmax are here. cross_entropy
+has two outputs: the loss of each row of logits z, log(sum exp z) - z[label], and the gradient of the mean loss,
+(softmax z - [label]) / n.
 
-- CPU: compiled, a row at a time; without a compiler NumPy's steps over blocks of rows.
-- CUDA and WGSL: 32 threads share a row and read it twice, the second time from the cache.
+- CPU: cross_entropy is compiled and takes a row at a time; argmax is NumPy's, over blocks of rows.
+- CUDA and WGSL: 32 threads share a row, or a whole group in argmax with few rows. cross_entropy reads a row three
+  times, the second and third time from the cache.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from gpubench.kernels.templates import (
     shader,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernels, numba_candidates, numba_prelude
+from gpubench.kernels.templates.elementwise import vector_shape
 from gpubench.kernels.templates.rows import CUT_INTO_ROWS, EPSILON, OF_WIDTH, across, layernorm, rowwise
 
 
@@ -79,8 +82,7 @@ def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
 
 
 def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
-    """Return each row's standard deviation, and the scale (|x| + mean |x|) / deviation of its
-    normed elements."""
+    """Return the standard deviation of each row, and (|x| + mean |x|) / deviation, the scale of normed elements."""
     rest = x - xp.mean(x, axis=-1, keepdims=True)
     deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
     return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
@@ -112,10 +114,6 @@ def _logits(params: Params) -> Shape:
     return (params["n"], _classes(params))
 
 
-def _row(params: Params) -> Shape:
-    return (params["n"],)
-
-
 def _expr(xp: Array, z: Array, labels: Array) -> tuple[Array, Array]:
     rows = xp.arange(z.shape[0])
     z = z - xp.max(z, axis=-1, keepdims=True)
@@ -124,7 +122,7 @@ def _expr(xp: Array, z: Array, labels: Array) -> tuple[Array, Array]:
     loss = xp.log(total[:, 0]) - z[rows, labels]
     gradient = powers / total
     gradient[rows, labels] -= 1
-    # In two steps: float16 holds no number of rows above 65,504, and what is divided by infinity is 0.
+    # In two steps: float16 has no number above 65,504, and a division by infinity gives 0.
     return loss, gradient / _STEP / (z.shape[0] / _STEP)
 
 
@@ -164,7 +162,7 @@ def _compile(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...
     return numba_candidates(4 * n * classes, limits, program, streamed=False)
 
 
-# For halves each exponential is computed twice, because one that was rounded to a half could not be scaled.
+# For halves each exponential is computed twice: one that was stored would have been rounded to a half.
 _NUMBA = """import math
 
 {prelude}
@@ -290,14 +288,14 @@ def _fold(joined: str) -> str:
     return "\n".join(fold_lanes("folded", joined, _LANES))
 
 
-_argmax_CLASSES = 2048
-_argmax_BLOCK = 256 * 1024  # elements that one thread takes at a time
-_argmax_THREADS, _argmax_LANES = 256, 32  # of a group, and of a row; a warp
-_argmax_FEW = 128  # most rows of which a whole group takes each, so that the device is not idle
+_ARGMAX_CLASSES = 2048
+_ARGMAX_BLOCK = 256 * 1024  # elements that one thread takes at a time
+_ARGMAX_THREADS, _ARGMAX_LANES = 256, 32  # threads of a group, and of a row that a warp takes
+_ARGMAX_FEW = 128  # up to so many rows, a whole group takes each, so that the device is not idle
 
 
 def _argmax_rows(params: Params) -> Shape:
-    return (params["n"], params.get("classes", _argmax_CLASSES))
+    return (params["n"], params.get("classes", _ARGMAX_CLASSES))
 
 
 def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
@@ -307,7 +305,7 @@ def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
         def block(start: int, stop: int) -> None:
             output[start:stop] = np.argmax(z[start:stop], axis=-1)
 
-        blocks.run(block, len(z), max(1, _argmax_BLOCK // z.shape[1]))
+        blocks.run(block, len(z), max(1, _ARGMAX_BLOCK // z.shape[1]))
 
     return launch
 
@@ -315,16 +313,16 @@ def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 def _argmax_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     n, classes = _argmax_rows(params)
     lanes = _argmax_lanes(n, classes)
-    text = f"const int ACROSS = {lanes};\n{_argmax_KERNEL}"
-    blocks = ceil_div(n, _argmax_THREADS // lanes)
-    return one_launch("argmax", dtype, text, blocks, _argmax_THREADS, ("z", "out", n, classes))
+    text = f"const int ACROSS = {lanes};\n{_ARGMAX_KERNEL}"
+    blocks = ceil_div(n, _ARGMAX_THREADS // lanes)
+    return one_launch("argmax", dtype, text, blocks, _ARGMAX_THREADS, ("z", "out", n, classes))
 
 
-_argmax_KERNEL = f"""
-extern "C" __global__ void __launch_bounds__({_argmax_THREADS})
+_ARGMAX_KERNEL = f"""
+extern "C" __global__ void __launch_bounds__({_ARGMAX_THREADS})
 gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long rows, long long columns) {{
   const int lane = threadIdx.x % ACROSS;
-  const long long index = (long long)blockIdx.x * ({_argmax_THREADS} / ACROSS) + threadIdx.x / ACROSS;
+  const long long index = (long long)blockIdx.x * ({_ARGMAX_THREADS} / ACROSS) + threadIdx.x / ACROSS;
   const stored* row = z + (index < rows ? index : rows - 1) * columns;
   real best = minus_infinity();
   int place = 2147483647;
@@ -337,16 +335,16 @@ gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long r
     if (value > best || place == 2147483647) best = value, place = i;
   }}
   #pragma unroll
-  for (int far = {_argmax_LANES} / 2; far > 0; far /= 2) {{
+  for (int far = {_ARGMAX_LANES} / 2; far > 0; far /= 2) {{
     const real value = __shfl_xor_sync(0xffffffffu, best, far);
     take(value, __shfl_xor_sync(0xffffffffu, place, far));
   }}
-  if (ACROSS > {_argmax_LANES}) {{
-    __shared__ real values[ACROSS / {_argmax_LANES}];
-    __shared__ int places[ACROSS / {_argmax_LANES}];
-    if (lane % {_argmax_LANES} == 0) values[lane / {_argmax_LANES}] = best, places[lane / {_argmax_LANES}] = place;
+  if (ACROSS > {_ARGMAX_LANES}) {{
+    __shared__ real values[ACROSS / {_ARGMAX_LANES}];
+    __shared__ int places[ACROSS / {_ARGMAX_LANES}];
+    if (lane % {_ARGMAX_LANES} == 0) values[lane / {_ARGMAX_LANES}] = best, places[lane / {_ARGMAX_LANES}] = place;
     __syncthreads();
-    for (int i = 0; i < ACROSS / {_argmax_LANES}; ++i) take(values[i], places[i]);
+    for (int i = 0; i < ACROSS / {_ARGMAX_LANES}; ++i) take(values[i], places[i]);
   }}
   if (lane == 0 && index < rows) out[index] = place;
 }}
@@ -354,15 +352,15 @@ gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long r
 
 
 def _argmax_lanes(n: int, classes: int) -> int:
-    """Return the number of threads that share a row: a group if rows are few and long, else a warp."""
-    return _argmax_THREADS if n <= _argmax_FEW and classes > 2 * _argmax_LANES else _argmax_LANES
+    """Return the number of threads that share a row: a group's if rows are few and long, else a warp's."""
+    return _ARGMAX_THREADS if n <= _ARGMAX_FEW and classes > 2 * _ARGMAX_LANES else _ARGMAX_LANES
 
 
 def _argmax_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     require_storage(dtype, limits)
     n, classes = _argmax_rows(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)
-    lanes, threads = _argmax_lanes(n, classes), group_threads(limits, _argmax_THREADS)
+    lanes, threads = _argmax_lanes(n, classes), group_threads(limits, _ARGMAX_THREADS)
     lanes, rows = min(lanes, threads), max(threads // lanes, 1)
     storage, grid = elements(dtype), fold(ceil_div(n, rows), limits)
     folded = "\n".join(fold_lanes("bests", "better({a}, {b})", lanes))
@@ -476,8 +474,8 @@ OPS = (
         params={"n": "number of rows"},
         options={"classes": f"length of a row ({_CLASSES})"},
         sizes=Ladder(low=1, high=65536),
-        inputs=(Operand("z", _logits, "normal"), Operand("labels", _row, Ids(_classes), dtype="int32")),
-        output=Operand("loss", _row),
+        inputs=(Operand("z", _logits, "normal"), Operand("labels", vector_shape, Ids(_classes), dtype="int32")),
+        output=Operand("loss", vector_shape),
         more_outputs=(Operand("dz", _logits, tolerance=Tolerance(64, scale=_gradient_scale)),),
         flops=lambda params: 8 * params["n"] * _classes(params),
         expr=_expr,
@@ -490,7 +488,7 @@ OPS = (
         group="layers",
         summary="out = the place of the largest number of each row, the lowest one of several",
         params={"n": "number of rows"},
-        options={"classes": f"length of a row ({_argmax_CLASSES})"},
+        options={"classes": f"length of a row ({_ARGMAX_CLASSES})"},
         sizes=Ladder(low=1, high=16384),
         inputs=(Operand("z", _argmax_rows, "normal"),),
         output=Operand("out", lambda params: _argmax_rows(params)[:1], dtype="int32"),

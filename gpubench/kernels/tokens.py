@@ -1,15 +1,14 @@
 """Text to token ids and back by byte-pair encoding, and token ids to rows of a table.
 
-This module has the vocabulary, the text, and a twenty-line encoder that gives the same ids as `tiktoken` and is
-the reference for it. A word is a run of letters, digits or other signs with the blank before it, or a run of
-white space. Within a word, the two neighbours whose joined bytes have the lowest rank are joined first
-(Sennrich and others, arXiv 1508.07909). scripts/train_vocabulary.py made the files. The file of ranks has
-tiktoken's format.
+This module has the vocabulary, the text, and a short encoder that is the reference for `tiktoken`: it gives the
+same ids. A word is a run of letters, digits or other signs with the blank before it, or a run of white space.
+Within a word, the two neighbours whose joined bytes have the lowest rank are joined first (Sennrich and others,
+arXiv 1508.07909). scripts/train_vocabulary.py made the two data files. The file of ranks has tiktoken's format.
 
-Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read:
-`traffic` counts the expected number of distinct rows. `embedding_at` is for tokens that follow earlier ones:
-their positions begin at `start`, an input of one number. A network that makes tokens keeps it on the device.
-`token_append` writes a token behind those that a sequence has.
+Embeddings are out = table[ids] + positions, and memory bounds them. Only the requested rows of the table are
+read: `traffic` counts the expected number of distinct rows. `embedding_at` is for tokens that follow earlier
+ones: their positions begin at `start`, an input of one number, which a network that makes tokens keeps on the
+device. `token_append` writes tokens behind those that a sequence has.
 
 - CPU: NumPy's `take` into the output, block by block; the positions are added while the block is in cache.
 - CUDA and WGSL: a thread moves 16 bytes of a row. If these do not divide a row, it moves one element (WGSL), or
@@ -56,6 +55,7 @@ from gpubench.kernels.templates import (
     whole_units,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
+from gpubench.kernels.templates.elementwise import vector_shape
 
 TEXT = Path(__file__).parent / "data" / "text.txt"
 RANKS = Path(__file__).parent / "data" / "ranks.txt"
@@ -65,7 +65,7 @@ _WORD = re.compile(PATTERN.encode())
 
 
 def words(text: bytes) -> list[bytes]:
-    """Return the words of the text. Joined, they are the text again."""
+    """Return the words of the text, which make up all of it."""
     return _WORD.findall(text)
 
 
@@ -77,7 +77,7 @@ def ranks() -> dict[bytes, int]:
 
 
 def join_pair(parts: Sequence[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
-    """Return the parts after joining each occurrence of the pair, from left to right."""
+    """Return the parts with each occurrence of the pair joined to one part, from left to right."""
     joined: list[bytes] = []
     i = 0
     while i < len(parts):
@@ -105,7 +105,7 @@ def encode(text: bytes) -> list[int]:
 
 
 def decode(ids: Sequence[int]) -> bytes:
-    """Return the text of the ids, which is the inverse of `encode`."""
+    """Return the text with these ids, as the inverse of `encode`."""
     entries = list(ranks())
     return b"".join(entries[number] for number in ids)
 
@@ -116,19 +116,19 @@ def _text() -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The result of `beginning`."""
+    """The size of a beginning of the built-in text that has a requested number of tokens."""
 
-    size: int  # number of its bytes
-    beside: int  # bytes at its end that belong to tokens beyond the requested number
+    size: int  # number of bytes, up to the end of a word
+    beside: int  # bytes at the end that belong to tokens beyond the requested number
 
 
 @cache
 def beginning(count: int) -> Beginning:
-    """Return the shortest beginning of the built-in text, repeated if needed, that ends with a whole word and
-    has at least `count` tokens."""
+    """Return the size of the shortest beginning of the text, repeated if needed, that ends with a whole word
+    and has at least `count` tokens."""
     text = _text()
     times, rest = 0, count
-    if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once
+    if count * max(map(len, ranks())) > len(text):  # fewer tokens never need a repeated text
         times, rest = divmod(count, _tokens())
     size, beside = times * len(text), 0
     for match in _WORD.finditer(text):
@@ -150,7 +150,8 @@ def _tokens() -> int:
 
 
 def text_of(count: int) -> bytes:
-    """Return the shortest beginning of the text, repeated if needed, that has at least `count` tokens."""
+    """Return the shortest text of whole words with at least `count` tokens: a beginning of the built-in text, or
+    that text repeated."""
     text, size = _text(), beginning(count).size
     return (text * -(-size // len(text)))[:size]
 
@@ -162,7 +163,7 @@ def ids_of(count: int) -> list[int]:
 
 @cache
 def encoder() -> Any:
-    """Return tiktoken's encoder with our vocabulary."""
+    """Return tiktoken's encoder with the vocabulary of this module."""
     import tiktoken
 
     # a vocabulary that tiktoken has by name would have to be downloaded
@@ -195,7 +196,7 @@ def _append_expr(xp: Array, ids: Array, start: Array, sequence: Array) -> tuple[
 
 
 def _append_torch(torch: Any, ids: Array, start: Array, sequence: Array) -> tuple[Array, Array]:
-    """Append the ids to the sequence at `start`, which is not copied to the host."""
+    """Write the ids to the sequence from `start` on. `start` is not copied to the host."""
     sequence.index_copy_(0, start + torch.arange(len(ids), device=ids.device), ids)
     return sequence, start + len(ids)
 
@@ -252,8 +253,8 @@ def _context(params: Params) -> int:
 
 
 def embedding(*, started: bool = False, **declared: Any) -> Op:
-    """Return the op that embeds n ids. Their positions are those from 0 on or, if `started`, those from the
-    input `start` on."""
+    """Return the op that embeds n ids, at the positions 0 to n - 1 or, if `started`, from the input `start` on.
+    `declared` are further fields of the op."""
     positions = partial(_positions, started)
     return Op(
         params={"n": "number of ids"},
@@ -263,7 +264,7 @@ def embedding(*, started: bool = False, **declared: Any) -> Op:
         },
         sizes=Ladder(low=16, high=65536),
         inputs=(
-            Operand("ids", lambda params: (params["n"],), Ids(_vocabulary), dtype="int32"),
+            Operand("ids", vector_shape, Ids(_vocabulary), dtype="int32"),
             Operand("table", lambda params: (_vocabulary(params), _width(params)), "normal", role="weight"),
             Operand("positions", positions, "normal", role="weight"),
             *((start_in(_context),) if started else ()),
@@ -289,7 +290,7 @@ def _positions(started: bool, params: Params) -> Shape:
 
 
 def _embedding_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes of the ids, the positions, the output, and each distinct row of the table once."""
+    """Return the bytes of ids, positions, output, and the rows of the table that random ids name."""
     n, entries = params["n"], _vocabulary(params)
     distinct = entries * (1 - (1 - 1 / entries) ** n)
     return round(ITEMSIZE[dtype] * _width(params) * (2 * n + distinct)) + ITEMSIZE["int32"] * n
@@ -320,9 +321,8 @@ def _embedding_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
         def block(start: int, stop: int) -> None:
             out = output[start:stop]
-            np.take(
-                table, ids[start:stop], axis=0, out=out, mode="clip"
-            )  # other modes copy the output once more
+            # other modes copy the output once more
+            np.take(table, ids[start:stop], axis=0, out=out, mode="clip")
             np.add(out, positions[first + start : first + stop], out=out)
 
         blocks.run(block, len(ids), max(1, _EMBEDDING_BLOCK // table.shape[1]))
@@ -339,7 +339,7 @@ _CUDA_SUM = """__device__ __forceinline__ Unit sum_of(const Unit a, Unit b) {
 
 
 def _embedding_kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
-    # In WGSL `first` is 0 without a start. Through Vulkan an H200 takes 5 % less for it than for the plain i.
+    # Without a start, `first` is 0 in WGSL. Through Vulkan an H200 takes 5 % less time with it than with a plain i.
     place = "clamped(u32(start[0]), first) * across + i" if started else "first * across + i" if wgsl else "i"
     start = {"start": "i32"} if started else {}
     return GpuText(
@@ -399,7 +399,7 @@ OPS = (
                 dtype="uint8",
             ),
         ),
-        output=Operand("ids", lambda params: (params["n"],), dtype="int32"),
+        output=Operand("ids", vector_shape, dtype="int32"),
         flops=lambda params: 0,
         takes=("n",),
         expr=lambda xp, text, n: xp.asarray(_encode_fast(text, n), dtype=xp.int32),
@@ -418,7 +418,7 @@ OPS = (
         inputs=(
             Operand(
                 "ids",
-                lambda params: (params["n"],),
+                vector_shape,
                 Given(lambda params: array("i", ids_of(params["n"])).tobytes()),
                 role="host",
                 dtype="int32",
@@ -444,7 +444,7 @@ OPS = (
         options={"room": "ids of the sequence (twice n)"},
         sizes=Ladder(low=1, high=65536),
         inputs=(
-            Operand("ids", lambda params: (params["n"],), Ids(lambda params: _VOCABULARY), dtype="int32"),
+            Operand("ids", vector_shape, Ids(lambda params: _VOCABULARY), dtype="int32"),
             start_in(_room),
             Operand("sequence", _sequence, Ids(lambda params: _VOCABULARY), role="state", dtype="int32"),
         ),

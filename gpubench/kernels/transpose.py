@@ -1,5 +1,4 @@
-"""transpose: out[i, j] = x[j, i], moved in memory and not only as a view, with one read and one write per
-element.
+"""transpose: out[i, j] = x[j, i], not as a view of x but in new memory, with one read and one write per element.
 
 x is n x n, or `m` x n if the param `m` is given.
 """
@@ -48,7 +47,8 @@ from gpubench.kernels.templates.cpu import (
 
 
 def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return candidates with ordinary stores and, for large arrays that allow them, with streaming stores."""
+    """Return candidates with ordinary stores and, for a large output whose rows are whole cache lines, also with
+    streaming stores."""
     size = ITEMSIZE[dtype]
 
     def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:
@@ -73,12 +73,11 @@ def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tup
 
 
 _SQUARE = 128
-# The bytes of the sides of a rectangle that is written past the caches. Its tiles go along the short side, so
-# that two neighbouring lines are read, or written, at once. Measured on 16 cores as a share of the all-core
-# copy, with few rows, with few columns, and in squares of 128: 0.63, 0.57, 0.51 for 8192 x 8192 floats; 0.57,
-# 0.85, 0.65 for 4096 x 4096; 0.95 to 1.05, 0.74 to 0.83, 0.78 to 0.85 for sides that are no power of two. A
-# prefetch of the next rectangle, squares turned into scratch and bands of columns were not better at all of
-# these.
+# The bytes of the sides of a rectangle that streaming stores write. Its tiles go along the short side, so that two
+# neighbouring lines are read, or written, at once. Measured on 16 cores as a share of the all-core copy, for
+# rectangles with few rows, with few columns, and for squares of 128: 0.63, 0.57, 0.51 for 8192 x 8192 floats; 0.57,
+# 0.85, 0.65 for 4096 x 4096; 0.95 to 1.05, 0.74 to 0.83, 0.78 to 0.85 for sides that are no power of two. A prefetch
+# of the next rectangle, squares transposed in scratch memory, and bands of columns were each slower for some sizes.
 _SHORT_BYTES, _LONG_BYTES = 128, 2048
 
 
@@ -93,7 +92,7 @@ def _numba_source(dtype: str, down: int, across: int, streaming: bool) -> str:
         return f"for {outer}:\n    for {inner}:\n        transpose_tile(x, i * s + j, s, out, j * m + i, m, {streamed})"
 
     loops = tiles(streamed=False)
-    if streaming:  # a part of an array may begin within a line, where a store past the caches faults
+    if streaming:  # a part of an array may begin within a line, where a streaming store is not allowed
         past = indent(tiles(streamed=True), "    ")
         loops = f"if address(out) & 63:\n{indent(loops, '    ')}\nelse:\n{past}"
     return f"""{numba_prelude(dtype)}
@@ -117,8 +116,8 @@ def run(x, unused_b, unused_c, out, start, stop, slot, m, s):
 
 
 def build_cuda(rows: int, columns: int, dtype: str) -> CudaProgram:
-    """Return the CUDA program that transposes rows x columns to columns x rows, with one launch. It moves
-    squares of vectors if both sides are multiples of a vector, otherwise single elements."""
+    """Return the CUDA program that transposes a rows x columns matrix, with one launch. It moves squares of
+    16-byte vectors if both sides are whole numbers of vectors, otherwise single elements."""
     width = lanes(dtype)
     if rows % width == 0 and columns % width == 0:
         text, block, side = _SQUARES, (256, 1, 1), 16 * width
@@ -227,8 +226,8 @@ _TILE_SIDES = (16, 8)  # threads along a side of a group, each with a square of 
 
 
 def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program that transposes rows x columns to columns x rows, with one dispatch. Raises
-    Unsupported if the dtype or an array exceeds the device's limits."""
+    """Return the WGSL program that transposes a rows x columns matrix, with one dispatch. Raises Unsupported if
+    the device lacks the dtype, or an array exceeds its limits."""
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
     storage = vectors(dtype)
@@ -241,7 +240,7 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
 
 
 def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int], int, int]:
-    """Return a grid of across x down groups, and how far a step in z moves the x and the y of a group."""
+    """Return a grid of across x down groups, and the steps in x and y of a group for each z."""
     most = limits.max_groups_per_dimension
     z = ceil_div(max(across, down), most)
     require_grid(limits, z, min(across, down))
@@ -252,8 +251,8 @@ def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int],
 
 
 def tile_side(storage: Storage, limits: Limits) -> int:
-    """Return the first of _TILE_SIDES that the device's threads and workgroup memory allow, or 0 if
-    none does."""
+    """Return the first of _TILE_SIDES that the device's threads and workgroup memory allow, or 0 if they allow
+    none."""
     for side in _TILE_SIDES:
         if (
             16 * storage.width * side**2 <= limits.max_workgroup_bytes
@@ -264,7 +263,7 @@ def tile_side(storage: Storage, limits: Limits) -> int:
 
 
 def _turn(storage: Storage, names: list[str]) -> list[str]:
-    """Return the transpose of a square of vectors, as one expression for each column."""
+    """Return an expression for each column of the square whose rows are the vectors `names`."""
     if storage.stored != "f16":
         return [
             f"{storage.unit}({', '.join(f'{name}.{lane}' for name in names)})"
@@ -285,7 +284,7 @@ def _turn(storage: Storage, names: list[str]) -> list[str]:
 
 
 def _vector_source(storage: Storage, side: int) -> str:
-    """Return the text for numbers of rows and columns that are multiples of a vector."""
+    """Return the text for sides that are whole numbers of vectors."""
     width = storage.width
     bits = log2(width)
     names = [f"r{i}" for i in range(width)]

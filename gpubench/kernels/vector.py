@@ -1,14 +1,15 @@
-"""Element by element: arithmetic on vectors (and their dot product), activations and their derivatives, and the
-updates of training. All are bound by memory. `copy` only moves data, so its rate is the peak for all others.
+"""Ops that work element by element: arithmetic on vectors, activations and their derivatives, and the updates of
+training. `dot`, a reduction, is here too. Memory bounds most of them. `copy` only moves data, so its rate is the
+peak of memory.
 
 The library implementation of `chain` needs one temporary array, and its tuned implementation is a single pass.
 The divisor of `div` is normal, so that an exact 0 is rarer than among uniform values. A power is exp(y log x),
-twenty times the work of a product. Compiled kernels compute one with a known integer exponent by repeated
-squaring; array libraries use the general power, except for a square.
+twenty times the work of a product. If the integer exponent is known, compiled kernels multiply instead, by
+repeated squaring; array libraries do so for a square only.
 
 The formulas of the derivatives equal the definitions, but neither overflow nor cancel.
 
-An update writes to an array of its own, so that a launch does not change its inputs. Adam (Kingma and Ba, arXiv
+An update writes to another array than its inputs, so that a launch can be repeated. Adam (Kingma and Ba, arXiv
 1412.6980) is three ops, one for each array that it computes, as users of an array library write it.
 """
 
@@ -34,7 +35,7 @@ from gpubench.kernels.templates.reduce import reduction
 _A = 2.5  # exact in every dtype, and no power of two, so that the product has to be rounded
 
 
-_LARGEST_POWER = 16  # for larger exponents the compiled kernels use the general power, too
+_LARGEST_POWER = 16  # for larger exponents the compiled kernels use the general power
 
 
 def _has_products(params: Params) -> str | None:
@@ -45,7 +46,7 @@ def _has_products(params: Params) -> str | None:
 
 
 def _count_products(params: Params) -> int:
-    """Return the number of products of a power by squaring."""
+    """Return the number of multiplications of a power by repeated squaring."""
     exponent = params.get("exponent", 3)
     return exponent.bit_length() - 1 + exponent.bit_count() - 1
 
@@ -112,8 +113,7 @@ def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return the scale of gelu's gradient: |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'), the sum of
-    absolute terms."""
+    """Return the scale of gelu's gradient: |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u')."""
     t = gelu_tanh(xp, x)
     return xp.abs(dy) * (
         0.5 * (1 + xp.abs(t))
@@ -144,7 +144,7 @@ def _vector(name: str, values: Values = "normal") -> Operand:
 
 
 def _adam_rate(step: int) -> float:
-    """Return the learning rate with both bias corrections, which are outside the quotient mean / sqrt(v)."""
+    """Return Adam's learning rate, multiplied by the bias corrections of mean and sqrt(v)."""
     return ADAM_RATE * _adam_root(step) / (1 - MEAN_DECAY ** (step + 1))
 
 
@@ -259,7 +259,7 @@ OPS = (
         flops_per_element=20,
         formula=lambda m, x, y: m.pow(x, y),
         library=_torch("pow"),
-        # What the logarithm is wrong by counts y times.
+        # The error of the logarithm counts y times.
         tolerance=Tolerance(16, scale=lambda xp, x, y: x**y * (1 + xp.abs(y * xp.log(x)))),
     ),
     elementwise(
@@ -273,7 +273,7 @@ OPS = (
         flops_per_element=_count_products,
         formula=lambda m, x, exponent=3: x**exponent,
         library={"torch": lambda torch, x, out, exponent=3: torch.pow(x, exponent, out=out)},
-        # Each product rounds once, and squaring doubles what is wrong so far: one rounding less than the exponent.
+        # Each product rounds once, and squaring doubles the error so far: exponent - 1 roundings in all.
         tolerance=Tolerance(2 * _LARGEST_POWER),
     ),
     elementwise(

@@ -30,7 +30,7 @@ from gpubench.kernels.contract.op import Defect, Op, Params
 TRIAL_S = 20.0
 _NAME, _PARAM = re.compile(r"[a-z0-9_]+"), re.compile(r"[a-z_]+")
 _PROBE = 64  # a size at which every cost has to be defined, in addition to the sizes of the op's ladder
-# By the name of an op, what is wrong with it; an empty text if its trial passed.
+# The fault that the trial of each op found, by the op's name; an empty text if the trial passed.
 _trials: dict[str, str] = {}
 
 
@@ -63,8 +63,8 @@ def load_without_trial(name: str) -> Op:
 
 
 def try_out(names: Iterable[str]) -> None:
-    """Import each op that was not tried yet in a child process, all at the same time, and remember the results.
-    A name with other characters than a-z, 0-9 and _ fails."""
+    """Try each op that was not tried before, and remember the results. All are imported at the same time, each
+    in its own child process. A name fails if it has characters other than a-z, 0-9 and _."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):
@@ -106,10 +106,9 @@ def _bad(name: str, point: EntryPoint, why: str) -> BadPlugin:
 
 @cache
 def _declaration() -> type[msgspec.Struct]:
-    """Return a struct type with the fields of an Op, to check a declaration against their types."""
-    hints = {name: kind for name, kind in get_type_hints(Op).items() if name in Op.__struct_fields__}
-    hints["split"] = Any  # a union that msgspec does not check
-    return msgspec.defstruct("Op", list(hints.items()))
+    """Return a struct type with the fields of `Op`, for checking the types in a declaration."""
+    # msgspec does not check the union of `split`
+    return msgspec.defstruct("Op", list((get_type_hints(Op) | {"split": Any}).items()))
 
 
 def examine(op: object, name: str) -> Op:
@@ -129,7 +128,7 @@ def examine(op: object, name: str) -> Op:
         raise PluginError("its params do not say what n is")
     odd = [option for option in op.options if not _PARAM.fullmatch(option) or option == "n"]
     if odd:
-        raise PluginError(f"the option {odd[0]!r} is no name made of a-z and _, beside n")
+        raise PluginError(f"the option {odd[0]!r} is n, or is not made of a-z and _")
     ladder = op.sizes
     whole = all(type(value) is int and value >= 1 for value in msgspec.structs.astuple(ladder))
     if not whole or ladder.factor < 2 or ladder.low > ladder.high:
@@ -142,14 +141,14 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """Return the op with a stricter `fits`, which also refuses params at which another of its
-    functions fails."""
+    """Return the op with a stricter `fits`, which also refuses params at which another function of the
+    op fails."""
     # plans call `fits` before these functions
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
 
 def _unfit(op: Op, params: Params) -> str | None:
-    """Return `op.fits(params)`, or a Defect if a function of the op is broken there."""
+    """Return why the op refuses these params, a Defect if one of its functions fails there, or None."""
     what = "fits"
     try:
         unfit = op.fits(params)
@@ -188,7 +187,7 @@ def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
-    """Import and examine an op in this process, and return why it is broken, or an empty text."""
+    """Import and examine an op in this process. Return why it is broken, or an empty text."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_without_trial(name)

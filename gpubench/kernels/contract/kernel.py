@@ -39,11 +39,11 @@ class WgslPass(msgspec.Struct, frozen=True):
 
     source: str  # text of the shader module
     grid: tuple[int, int, int]  # groups of threads in x, y and z
-    # names of inputs, outputs and scratch buffers in binding order (group 0, from 0 up)
+    # names of inputs, outputs and scratch buffers, in the order of their bindings 0, 1, ... of group 0
     bindings: tuple[str, ...]
     entry: str = "main"  # name of the entry point
-    # u32 values of an additional last binding, `var<uniform> p: Params`, padded to 16 bytes; empty: no such
-    # binding
+    # u32 values of one more binding, the last, `var<uniform> p: Params`, padded to 16 bytes. Without values there is
+    # no such binding
     uniform: tuple[int, ...] = ()
     # (offset, size) in bytes of each binding that covers only a part of its buffer; the offset is a multiple of
     # `Limits.binding_alignment`
@@ -100,12 +100,12 @@ class NumbaPass(msgspec.Struct, frozen=True):
     """One compiled kernel that works on a range of units, by default in one slice for each thread."""
 
     kernel: str  # name of the function
-    # the kernel's four arrays: inputs, "out" or scratch; None if it has fewer arrays
+    # names of the kernel's four arrays: inputs, scratch, "out"; None in each place that it does not use
     operands: tuple[str | None, str | None, str | None, str | None]
     units: int  # units of work, such as elements, rows or tiles
     granule: int = 1  # slices begin at multiples of this
-    m: int = 0  # kernel's argument `m`: a length whose meaning the kernel defines
-    s: int = 0  # kernel's argument `s`: a second length of this kind
+    m: int = 0  # kernel's argument `m`, a length whose meaning the kernel defines
+    s: int = 0  # kernel's argument `s`, another such length
     slices: int | None = None  # number of slices; None means one for each thread
 
 
@@ -132,8 +132,8 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One of several ways in which a kernel can do the same launch."""
 
-    # differs from the names of the kernel's other candidates; it does not contain the size n, because a choice
-    # may serve several sizes
+    # name, which no other candidate of the kernel has. It does not contain the size n, because one choice may serve
+    # several sizes
     name: str
     build: Callable[[], Any]  # returns the program of the candidate
 
@@ -143,14 +143,14 @@ class Kernel(msgspec.Struct, frozen=True):
 
     language: str  # kind of program that `build` returns; a backend may define new kinds
     # "wgsl", "cuda", "numba": `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or
-    # raises `errors.Unsupported` naming the limit it meets. "numpy": `build(np, blocks, params)` returns
-    # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
+    # raises `errors.Unsupported` with the limit that does not allow one. "numpy": `build(np, blocks, params)` returns
+    # `launch(inputs, output)`; `blocks` runs functions over slices on several threads (`templates/cpu.py`)
     build: Callable[..., Any]
     variant: str = "default"  # name by which a user selects the kernel
-    # whether the kernel is the library call. With resident data it is then measured once, for both
-    # implementations. With copied data the implementations differ, because only the tuned one stages its data
+    # whether the kernel is the library call. With resident data such a kernel is measured once, for both
+    # implementations. With copied data these differ, because only the tuned one copies in a faster way
     library: bool = False
-    # the dtypes of the kernel; None: those of the op for which `build` does not raise Unsupported
+    # dtypes of the kernel; None: the op's dtypes, except those for which `build` raises Unsupported
     dtypes: tuple[str, ...] | None = None
     # `candidates(params, dtype, limits)` returns the candidates that a device may time, the default first;
     # `build` returns the program of the default
@@ -162,8 +162,8 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:
-    """Return a kernel in this language whose candidates the function `candidates` returns, the default first.
-    `declared` are further fields of the kernel."""
+    """Return a kernel in this language. `candidates(params, dtype, limits)` returns its candidates, the default
+    first. `declared` are further fields of the kernel."""
 
     def build(params: Any, dtype: str, limits: Limits) -> Any:
         return candidates(params, dtype, limits)[0].build()

@@ -26,8 +26,8 @@ Stored = Dtype | Literal["int32", "uint8"]
 Role = Literal["activation", "weight", "state", "host"]
 
 ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
-# Unit round-off u: the largest relative error of one correctly rounded operation. TF32 is no dtype. Tensor
-# cores round float32 inputs to it: 10 bits of mantissa, and the range of float32.
+# Unit round-off u: the largest relative error of one correctly rounded operation. No case has the dtype TF32:
+# tensor cores round float32 inputs to this format of 10 bits of mantissa and the range of float32.
 UNIT_ROUNDOFF: dict[str, float] = {
     "float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8,
 }  # fmt: skip
@@ -42,13 +42,13 @@ OVERFLOW: dict[str, float] = {
 
 
 def each(output: Any) -> tuple[Any, ...]:
-    """Return the outputs of a launch or of an expression as a tuple, even if there is one alone."""
+    """Return the outputs of a launch or of an expression as a tuple, also if there is only one."""
     return output if isinstance(output, tuple) else (output,)
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
-    """The values of an input that are drawn from [low, high), because the op has no meaning for others.
-    Rounding to the dtype of the case may give `high` itself."""
+    """Input values drawn from [low, high), for an op that needs values of this range. Rounding to the dtype of
+    the case may give `high` itself."""
 
     low: float  # smallest value
     high: float  # a number above all values
@@ -56,21 +56,20 @@ class Range(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True):
-    """The values of an input that identify things: whole numbers from 0."""
+    """Input values that are ids, such as those of tokens or classes: whole numbers from 0."""
 
-    below: Callable[[Params], int]  # returns, for the params, a number above all ids
+    below: Callable[[Params], int]  # returns the smallest number above all ids
 
 
 class Given(msgspec.Struct, frozen=True, tag=True):
-    """Fixed values of an input, used in place of drawn ones."""
+    """Fixed input values, used in place of drawn ones."""
 
-    make: Callable[
-        [Params], bytes
-    ]  # returns the whole operand for the params, as bytes in its dtype, row by row
+    # returns the whole operand for the params, as bytes in its dtype, row by row
+    make: Callable[[Params], bytes]
 
 
 class Made(msgspec.Struct, frozen=True, tag=True):
-    """Marks an input whose values are made by a user's function."""
+    """Input values that a user's function makes."""
 
     make: Callable[[Params, str, int], Array]  # make(params, dtype, seed) returns the array
 
@@ -93,28 +92,27 @@ class Tolerance(msgspec.Struct, frozen=True):
     # absolute terms where terms can cancel, the product of the vectors' norms for dot products. None means |want|
     scale: Callable[..., Array] | None = None
     why: str = ""  # reason for a bound that does not follow from the roundings (docs/extending.md)
-    # `slack(xp, u, *inputs)` returns the additional tolerance at a jump of the formula, where round-off may
-    # decide the side of the jump. It needs a `scale`
+    # `slack(xp, u, *inputs)` returns the additional tolerance near a jump of the formula, where round-off may
+    # decide which side is computed. A tolerance with a slack needs a `scale`
     slack: Callable[..., Array] | None = None
-    # `shortfall(xp, got, *inputs)` judges outputs that are choices, of which several may be right: by how much
-    # each falls short of the best one in float64, divided by the scale of the compared values. It replaces |got
-    # - want|
+    # `shortfall(xp, got, *inputs)` is for outputs that are choices, of which several may be right. It returns how
+    # far each choice falls short of the best one in float64, divided by the scale of the compared values. This
+    # replaces |got - want|
     shortfall: Callable[..., Array] | None = None
 
 
 class Operand(msgspec.Struct, frozen=True):
     """An input or an output of an op."""
 
-    # the name; a state that is an input and an output with the same name is one buffer, to which a launch adds
+    # name; an input and an output that are states of the same name are one buffer, which a launch updates
     name: str
     shape: Callable[[Params], Shape]  # returns the shape for the params
     # how an input is drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, with
     # deviation 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, but 0 in place of negative values),
     # "probabilities" (softmax of normal values along the last axis), a Range, Ids, Given or Made
     values: Values = "uniform"
-    # an activation travels: regimes that copy move it. A weight and a state stay on the device in every regime,
-    # as inputs and as outputs, and the shape of a weight does not depend on the size. A host input is read on
-    # the host, whatever the device is
+    # regimes that copy move an activation between host and device. A weight and a state stay on the device in
+    # every regime, as inputs and as outputs. A host input is read on the host, whatever the device is
     role: Role = "activation"
     dtype: Literal["int32", "uint8"] | None = None  # dtype; None means the dtype of the case
     tolerance: Tolerance | None = None  # tolerance of an output; None means the tolerance of the op
@@ -142,13 +140,14 @@ WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16"
 _BLAS_DTYPES = ("float32", "float64")
 
 
-# Places of the rungs on a long and on a short ladder, as shares of its octaves.
+# The places of the rungs on a long and on a short ladder, as shares of the ladder's octaves. A ladder is long from
+# LONG_OCTAVES on.
 LONG_RUNGS, LONG_OCTAVES = (0, 3 / 14, 6 / 14, 8 / 14, 10 / 14, 12 / 14, 1), 12
 SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """The default sizes of an op: the `rungs` of a search, and the series `sizes`."""
+    """The default sizes of an op: `rungs` for a search that chooses sizes, `sizes` for a fixed series."""
 
     low: int  # approximately the first size
     high: int  # largest size
@@ -186,8 +185,9 @@ class Ladder(msgspec.Struct, frozen=True):
         return min(max(round(n / step), 1) * step, self.high)
 
     def snap(self, n: float) -> int:
-        """Return the size nearest to `n`, by ratio, in the series 2^((k + 1/2) / 4) for whole k, at most
-        `high`. It is a multiple of the granule, or any whole number if it is small and `low` is no multiple."""
+        """Return the number of the series 2^((k + 1/2) / 4), k = 0, 1, ..., that is nearest to `n` by ratio, at most
+        `high`. It is rounded to a multiple of the granule. If `low` is no such multiple, a number below two granules
+        is only rounded to a whole number."""
         # No powers of two, at which padded and tiled kernels look better than they are.
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
@@ -207,9 +207,9 @@ SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """A call of the device's session that is timed in place of an expression (`kernels.OVERHEADS` lists
-    them). For n bytes, library is the plain way, with new memory and ordinary host arrays, and tuned the
-    fastest known."""
+    """A session's call that is timed in place of an expression (`kernels.OVERHEADS` lists such calls). For calls
+    with n bytes, `library` is the plain way, with new memory and ordinary host arrays, and `tuned` is the fastest
+    known way."""
 
     call: SessionCall | Literal["exchange"]  # name of the timed call
     implementations: tuple[Implementation, ...] = ("library",)  # implementations in which the call differs
@@ -230,14 +230,14 @@ class Collective(Overhead, frozen=True, kw_only=True):
 
     call: Literal["exchange"] = "exchange"  # kind of call
     name: str  # name of the collective, if there are no `pairs`
-    # `expected(value, rank, ranks, i, part)` returns element `i` of what the rank receives, where `value(rank,
-    # i)` returns element i of what a rank sent, and `part` is `count // ranks`
+    # `expected(value, rank, ranks, i, part)` returns element i of what `rank` receives. `value(rank, i)` returns
+    # element i of what a rank sent. `part` is the number of elements of the largest buffer divided by `ranks`
     expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array]
     # `bus(ranks)` is the factor from algbw to busbw
     bus: Callable[[int], float]
-    # `sends(count, ranks)`: elements that a rank sends if the largest buffer has `count` elements
+    # `sends(count, ranks)` is how many elements a rank sends if the largest buffer has `count` elements
     sends: Callable[[int, int], int] = lambda count, ranks: count
-    # `gets(count, ranks)`: elements that a rank receives if the largest buffer has `count` elements
+    # `gets(count, ranks)` is how many elements a rank receives if the largest buffer has `count` elements
     gets: Callable[[int, int], int] = lambda count, ranks: count
     # (sender, receiver) of each copy between two ranks; empty if all ranks take part
     pairs: tuple[tuple[int, int], ...] = ()
@@ -260,14 +260,13 @@ class Collective(Overhead, frozen=True, kw_only=True):
 
 
 class Defect(str):
-    """The reason why an op of another package cannot be planned at some params: its own function
-    breaks there."""
+    """The reason why an op of another package cannot be planned at some params: one of its functions fails."""
 
     __slots__ = ()
 
 
 def always_fits(params: Params) -> str | None:
-    """Allow all combinations of params."""
+    """Return None, which allows all combinations of params."""
     return None
 
 
@@ -288,9 +287,10 @@ class Stage(msgspec.Struct, frozen=True):
     op: str  # name of the op
     reads: tuple[str, ...]  # names of the values that are its inputs, in order
     writes: tuple[str, ...]  # names of the values that are its outputs
-    # returns the op's params, from those of the workload and the turns of the repeats around it, by index name
+    # returns the op's params. The argument has the workload's params, and for each repeat around the stage the
+    # number of its turn, by the repeat's `index`
     params: Callable[[Params], Params]
-    turns: tuple[int, ...] = ()  # turns of the repeats around it, the outermost first
+    turns: tuple[int, ...] = ()  # numbers of the turns of the repeats around the stage, the outermost first
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -320,13 +320,12 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
-    """Return the stages, with all turns of the repeats among them."""
+    """Return the stages in order, with each repeat replaced by the stages of all its turns."""
     return tuple(step for stage in stages for step in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
 
 
 def start_in(room: Callable[[Params], int]) -> Operand:
-    """Return the input `start`, one index: the first of n neighbouring places in a buffer of
-    `room(params)` places."""
+    """Return the input `start`, one index: where n elements begin in a buffer of `room(params)` elements."""
     return Operand(
         "start", lambda params: (1,), Ids(lambda params: room(params) - params["n"] + 1), dtype="int32"
     )
@@ -356,14 +355,16 @@ class Op(msgspec.Struct, frozen=True):
     reference: Callable[..., Array] | None = None  # `reference(xp, *inputs)` in float64; None means `expr`
     # how to divide the op, or a function that returns this for the params; None if the op cannot be divided
     split: Split | Callable[[Params], Split] | None = None
-    # `terms(params)` returns the axis of each input along which an output adds up terms, or takes the largest, if
-    # the op is linear in each of these inputs. Then the gate also finds a single missing term (`Workspace.check_terms`)
+    # for an op that is linear in its inputs: `terms(params)` returns, for each of them, the axis along which an
+    # output adds up terms or takes the largest. With it the gate finds a single missing term (`Workspace.check_terms`)
     terms: Callable[[Params], Mapping[str, int]] | None = None
-    zero_terms: tuple[str, ...] = ()  # inputs in `terms` in which it is not linear: this check sets them to 0
-    # the same check of an op without `terms`: `probe(np, params)` returns float64 inputs (None: as they are drawn) and
-    # the first output, which a missing term changes by more than 8 units of bfloat16
+    zero_terms: tuple[
+        str, ...
+    ] = ()  # inputs in `terms` in which the op is not linear; the check sets them to 0
+    # for an op without `terms`, to find a missing term: `probe(np, params)` returns float64 inputs (None for one that
+    # is drawn as usual) and the first output. A missing term changes this output by more than 8 units of bfloat16
     probe: Callable[[Any, Params], tuple[list[Array | None], Array]] | None = None
-    # its kernels by backend; the first one is measured, the others are variants that a user may name
+    # kernels of the op by backend. The first one for a dtype is measured; a user may name the others as variants
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     options: Mapping[str, str] = {}  # further params that a user may give, with their meanings
     # `fits(params)` returns why a combination of params is not allowed, or None if it is
@@ -400,15 +401,14 @@ class Op(msgspec.Struct, frozen=True):
     # hash of the text of a user's function, used for its kernels. The hash of the op is made of name, arguments
     # and dtypes instead, so that results can be compared after an edit
     digest: str = ""
-    # in a worker: a user's function that takes any objects, not only arrays of numbers
+    # only in a worker: a user's function that takes any objects, not only arrays of numbers
     calls: Any = None
     only: tuple[str, ...] = ()  # backends on which the op is measured; empty for all backends
-    # Backends that would run the same program: the first that drives a GPU in the run measures it.
+    # backends that would run the same program: the first of them that drives a GPU in the run measures the op
     one_of: tuple[str, ...] = ()
-    # of a user's function: returns the approximate seconds of a call on NumPy, as a trial measured them; 0 without
-    # a trial
+    # for a user's function: returns the approximate seconds of a call on NumPy, measured by a trial; 0 without one
     seconds: Callable[[Params], float] = lambda params: 0.0
-    # of a user's function: returns the approximate seconds of making the inputs of a call, likewise
+    # for a user's function: returns the approximate seconds in which the inputs of a call are made; 0 without a trial
     inputs_s: Callable[[Params], float] = lambda params: 0.0
 
     @property
@@ -433,11 +433,11 @@ class Op(msgspec.Struct, frozen=True):
         return {i: places[operand.name] for i, operand in enumerate(self.outputs) if operand.name in places}
 
     def tolerance_of(self, output: Operand) -> Tolerance:
-        """Return the tolerance of an output."""
+        """Return the tolerance of an output: its own, or else that of the op."""
         return output.tolerance or self.tolerance
 
     def at(self, params: Params) -> Op:
-        """Return the op with these values of the params in `takes` bound in its formulas."""
+        """Return the op with the values of the params in `takes` bound in its formulas."""
         own = {name: params[name] for name in self.takes if name in params}
         if not own:
             return self
@@ -483,8 +483,8 @@ class Op(msgspec.Struct, frozen=True):
         return inspect.signature(self.call(backend)).parameters.get("out")
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
-        """Return the first tuned kernel of `backend` for this dtype and, if it is given, this `variant`.
-        Returns None if there is none."""
+        """Return the first tuned kernel of `backend` for this dtype, or None. With a `variant`, only a kernel of that
+        name counts."""
         return next(
             (
                 kernel
@@ -512,16 +512,15 @@ class Op(msgspec.Struct, frozen=True):
         return self.split(params) if callable(self.split) else self.split
 
     def units(self, params: Params) -> int:
-        """Return the length of the outer dimension, along which the op is divided, or 0 if it cannot
-        be divided."""
+        """Return the length of the dimension along which the op is divided, or 0 if it cannot be divided."""
         split = self.split_at(params)
         if split is None:
             return 0
         return next(x.shape(params)[split.axes[x.name]] for x in self.inputs if x.name in split.axes)
 
     def begins(self, params: Params, larger: Params) -> bool:
-        """Return whether each input at `params` is the beginning of the same input at `larger`, along the first
-        dimension. Returns False unless the op can be divided, with all inputs along that dimension."""
+        """Return whether each input at `params` is the beginning, along the first dimension, of the same input at
+        `larger`. Returns False if the op cannot be divided, or not with all inputs along that dimension."""
         split = self.split_at(larger)
         if split is None or {x.name for x in self.inputs} != set(split.axes) or any(split.axes.values()):
             return False
@@ -551,8 +550,8 @@ class Op(msgspec.Struct, frozen=True):
         return sum(operand.bytes(params, dtype) for operand in self.outputs)
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
-        """Return the bytes that a device holds for one launch: operands that are not read on the host, and
-        values between stages. A state that is input and output counts once."""
+        """Return the bytes that a device holds for one launch: all operands except host inputs, and the values
+        between stages. A state that is both input and output counts once."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
         return sum(operand.bytes(params, dtype) for operand in held.values())
 
@@ -575,8 +574,8 @@ timed_call = partial(
 
 @cache
 def overhead(call: Any, summary: str) -> Op:
-    """Return the op that times `call`. A call with n bytes has a library and a tuned implementation. Any other
-    has n = 1 and no tuned one."""
+    """Return the op that times `call`, a name in `kernels.OVERHEADS`. A call with n bytes has a library and a
+    tuned implementation; any other call has n = 1 and no tuned implementation."""
     of_bytes = call in _OF_BYTES
     return timed_call(
         name=call, group="overhead", summary=summary,

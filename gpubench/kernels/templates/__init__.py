@@ -1,7 +1,7 @@
-"""Templates of kernels, with their CPU, CUDA and WGSL texts together. Ops are declared by means of them.
+"""Templates of kernels: each has the CPU, CUDA and WGSL texts for many ops of one kind.
 
 Files of ops, users' functions and networks use the templates. This module has what all GPU kernels share:
-device limits, element types in each language, and texts that serve for both languages.
+device limits, element types in each language, and kernels with one text for both languages.
 
 - CUDA converts half precision by PTX instructions, so that no kernel needs a header of the CUDA toolkit. Some
   machines with a driver and CuPy do not have the toolkit.
@@ -26,11 +26,11 @@ from gpubench.kernels.templates.formula import Formula
 
 # The threads per group that WebGPU guarantees. On an H200, 64 to 256 threads were equally fast.
 GROUP_THREADS = 256
-# The number of multiprocessors that is assumed if a device does not report it, which WebGPU never does. It is
-# that of a large GPU. Then a tile that is too small costs a quarter at most; one that is too large costs two
-# thirds (0.36 of cuBLAS).
+# The number of multiprocessors that is assumed for a device that reports none; WebGPU reports none. It is the number
+# of a large GPU, because too small a tile costs a quarter of the rate at most, and too large a tile two thirds (0.36
+# of cuBLAS).
 ASSUMED_MULTIPROCESSORS = 128
-# The size of a binding is a 32-bit number in Vulkan. This one is a multiple of any alignment.
+# Most bytes of a binding, whose size is a 32-bit number in Vulkan. This number is a multiple of any alignment.
 MOST_WINDOW_BYTES = 2**32 - 2**16
 
 
@@ -58,9 +58,9 @@ def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
-    """Return a grid (x, y, 1) of at least `groups` groups, balanced if x alone is too short. A group's index is
-    `group.y * groups.x + group.x`, and surplus groups must do nothing. Raises Unsupported if two dimensions are
-    not enough."""
+    """Return a grid (x, y, 1) of at least `groups` groups, with y = 1 if x can hold all. A group's index is
+    `group.y * groups.x + group.x`; groups beyond `groups` must do nothing. Raises Unsupported if two dimensions
+    are not enough."""
     most = limits.max_groups_per_dimension
     y = ceil_div(groups, most)
     if y > most:
@@ -89,8 +89,7 @@ def require_dtype(dtype: str, able: Iterable[str]) -> None:
 
 
 def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raise Unsupported if a buffer is larger than the device allows. `sizes` maps names of buffers
-    to bytes."""
+    """Raise Unsupported if a buffer is larger than the device allows. `sizes` has the bytes of buffers by name."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_buffer_bytes:
             raise Unsupported(
@@ -101,8 +100,8 @@ def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
 
 
 def require_bindings(sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raise Unsupported if a buffer does not fit into one storage binding or exceeds the largest buffer.
-    `sizes` maps names of buffers to bytes."""
+    """Raise Unsupported if a buffer does not fit into one storage binding or exceeds the largest buffer. `sizes`
+    has the bytes of buffers by name."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_binding_bytes:
             raise Unsupported(
@@ -116,9 +115,9 @@ def require_bindings(sizes: Mapping[str, int], limits: Limits) -> None:
 class BindingWindow(msgspec.Struct, frozen=True):
     """The part of a buffer that one pass binds."""
 
-    first: int  # index of its first item
-    count: int  # number of its items
-    total: int  # number of items of the buffer
+    first: int  # index of the first item that is bound
+    count: int  # number of items that are bound
+    total: int  # number of items of the whole buffer
 
     def of(self, names: Iterable[str], itemsize: int) -> dict[str, tuple[int, int]]:
         """Return the `WgslPass.windows` that bind this part of the buffers `names`, whose items take `itemsize`
@@ -131,7 +130,7 @@ class BindingWindow(msgspec.Struct, frozen=True):
 
 def windows(total: int, itemsize: int, limits: Limits) -> list[BindingWindow]:
     """Divide `total` items of `itemsize` bytes into the fewest windows that fit a binding, about equally long.
-    Windows start at multiples of the device's offset alignment. Raises Unsupported if no such window fits."""
+    Each starts at a multiple of the device's offset alignment. Raises Unsupported if no such window fits."""
     alignment = limits.binding_alignment
     step = alignment // math.gcd(itemsize, alignment)  # items between two aligned offsets
     # Sizes and indices of a window are 32-bit numbers in the kernels, in bytes too on some drivers.
@@ -155,9 +154,9 @@ MOST_BLOCKS, MOST_BLOCKS_ACROSS = 2**31 - 1, 65535
 # Half precision is divided to 2 ulp of float, a 4096th of its own rounding; float and double stay IEEE.
 # A subnormal float16 is an ordinary float: only there may the arithmetic take subnormal floats as 0.
 _OPTIONS = {"float16": ("--prec-div=false", "-ftz=true"), "bfloat16": ("--prec-div=false",)}
-# Elements of 16 bits arrive twice as fast as those of 32: exp and tanh must be short. This tanh is right to 1e-5
-# of itself; both of its branches are computed, because threads that part ways would cost more. A power
-# below 1.2e-38 is 0 (`ftz`), which saves its scaling.
+# Elements of 16 bits arrive twice as fast as those of 32, so exp and tanh must be short. This tanh has a relative
+# error of 1e-5. Both of its branches are computed, because divergent threads would cost more. A power below 1.2e-38
+# is 0 (`ftz`), which saves its scaling.
 _SHORT_FUNCTIONS = """
 __device__ __forceinline__ real short_exp(real x) {
   real power;
@@ -198,8 +197,8 @@ def kernel_pass(
     name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
     arguments: tuple[Any, ...],
 ) -> CudaPass:  # fmt: skip
-    """Return a launch of the kernel `gpubench_NAME`, which `text` defines after the prelude. A single number of
-    blocks or threads is the extent in x. Raises Unsupported beyond CUDA's largest grid."""
+    """Return a launch of the kernel `gpubench_NAME`, defined by `text`, which follows the prelude. A single number
+    of blocks or threads is the extent in x. Raises Unsupported beyond CUDA's largest grid."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
@@ -222,7 +221,7 @@ UNIT = "struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };"
 
 def prelude(dtype: str) -> str:
     """Return the CUDA text that defines the types: `stored` in memory, `real` in registers, and `Pack` for one
-    128-bit access. `wide` and `narrow` convert between the first two."""
+    128-bit access. `wide` converts `stored` to `real`, and `narrow` the other way."""
     return f"""{_half(dtype) if dtype in _WIDEN else _plain(dtype)}
 __device__ __forceinline__ real select(bool condition, real a, real b) {{ return condition ? a : b; }}
 const int LANES = {lanes(dtype)};
@@ -268,8 +267,8 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """How WGSL loads and computes with elements. A *unit* is the data of one load. A *part* is the number or
-    vector within a unit that one operation of arithmetic uses."""
+    """The types with which WGSL loads elements and computes. A *unit* is the data of one load. A *part* is the
+    number or vector within a unit that one arithmetic operation uses."""
 
     stored: str  # type of an element in memory: f16, f32 or f64
     real: str  # type of the arithmetic: f32 or f64
@@ -288,7 +287,7 @@ class Storage(msgspec.Struct, frozen=True):
         return [_UNPACK] if self.parts == 2 else []
 
     def decode(self, unit: str) -> tuple[str, ...]:
-        """Return expressions for the parts of the unit with this expression."""
+        """Return an expression for each part of a unit. `unit` is the unit's expression."""
         if self.parts == 2:
             return (f"low({unit})", f"high({unit})")
         return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
@@ -300,8 +299,8 @@ class Storage(msgspec.Struct, frozen=True):
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
     def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
-        """Return the text of a WGSL function `name` of parts, which calls `function`, of single numbers, for
-        each lane."""
+        """Return the text of a WGSL function `name` of parts. For each lane it calls `function`, which takes
+        single numbers."""
         calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
         parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
         return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
@@ -311,8 +310,8 @@ class Storage(msgspec.Struct, frozen=True):
         return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
 
     def across(self, function: str, part: str) -> str:
-        """Return an expression that reduces a part to one number by `function`, the name of a function of two
-        numbers. Without a name, the lanes are added."""
+        """Return an expression that reduces a part to one number. `function` is the name of a function of two
+        numbers; with an empty name the numbers are added."""
         values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]
         while len(values) > 1:
             values = [
@@ -323,8 +322,8 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
-    """Return the lines that define the function `name`, which computes the formula for parts."""
-    # our WGSL texts define these for single numbers alone
+    """Return the lines that define the WGSL function `name`, which computes the formula for parts."""
+    # functions that WGSL lacks are defined for single numbers only
     if functions := formula.wgsl_functions():
         single = f"{name}_single"
         return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
@@ -343,9 +342,9 @@ def shader(
     buffers: Mapping[str, str], threads: object, body: str, *, params: str = "", before: str = "",
     writes: tuple[str, ...] = ("out_",),
 ) -> str:  # fmt: skip
-    """Return the whole text of a kernel. `buffers` maps names to element types, in binding order, and `writes`
-    names those that are written. `params` names the u32 members of the uniform `p`, separated by blanks.
-    `before` precedes the entry point, whose text is `body`."""
+    """Return the whole WGSL text of a kernel. `buffers` maps names to element types, in binding order, and
+    `writes` names the buffers that are written. `params` names the u32 members of the uniform `p`, separated by
+    blanks. `body` is the text of the entry point, and `before` precedes it."""
     lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
     if params:
         lines.append(f"struct Params {{ {' '.join(f'{name}: u32,' for name in params.split())} }}")
@@ -407,10 +406,10 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Return lines of WGSL that reduce the values of `lanes` neighbouring threads to one. The workgroup array
-    `array` has an element for each `thread`; the result is that of the first of these threads. `lane` is the
-    expression of a thread's number among them, and `joined` the format that combines {a} and {b}. A barrier
-    stands before and after."""
+    """Return lines of WGSL that reduce the values of `lanes` neighbouring threads to one. Each thread has its value
+    at `array[thread]`, in workgroup memory; the result is at the place of the first of these threads. `lane` is the
+    expression of a thread's number among them. `joined` is a format that combines {a} and {b}. The lines begin
+    and end with a barrier."""
     lines = []
     # Up to eight values a step, because their reads cost less than a barrier: softmax takes 0.93 of its time
     # with two (H200).
@@ -424,7 +423,7 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """Return the steps of a reduction: the lanes with a value after each, and the values that a lane joins."""
+    """Return the steps of a reduction, as (lanes that have a value after it, values that each of them joins)."""
     steps, bits = [], log2(lanes)
     for steps_to_go in range(ceil_div(bits, 3), 0, -1):
         part = ceil_div(bits, steps_to_go)
@@ -454,9 +453,10 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 class GpuText(msgspec.Struct, frozen=True):
     """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's is made from it.
 
-    The body uses `thread`, `group`, `block` (the index of its group), the buffers, shared arrays and sizes by
-    name. `wide` and `narrow` convert between `stored`, the type in memory, and `real`, that of the arithmetic.
-    `clamped(i, last)` is the smaller one in WGSL, and `i` in CUDA. A line `// unroll N` is a pragma in CUDA.
+    The body uses buffers, shared arrays and sizes by name, and `thread`, `group` and `block`, the index of the
+    group. `wide` and `narrow` convert between `stored`, the type in memory, and `real`, that of the arithmetic.
+    `clamped(i, last)` is the smaller of the two in WGSL, and `i` in CUDA. A line `// unroll N` becomes a pragma
+    in CUDA.
     """
 
     name: str  # name of the kernel
@@ -466,7 +466,7 @@ class GpuText(msgspec.Struct, frozen=True):
     writes: tuple[str, ...]  # buffers that are written
     sizes: str  # names of the integer arguments after the buffers, separated by blanks
     body: str  # statements in WGSL
-    bounds: str = ""  # names of further WGSL arguments, which are used only in `clamped`
+    bounds: str = ""  # names of further WGSL arguments, which only `clamped` uses
     threads: int = 256  # threads of a group
     shared: Mapping[str, int] = {}  # lengths of the arrays of `real` that a group shares, by name
     cuda: str = ""  # text before the kernel in CUDA
@@ -476,8 +476,8 @@ class GpuText(msgspec.Struct, frozen=True):
         self, dtype: str, blocks: int | tuple[int, int, int], sizes: tuple[int, ...],
         renamed: Mapping[str, str] = {},
     ) -> CudaPass:  # fmt: skip
-        """Return a launch with the values `sizes`. `renamed` maps names of the kernel's buffers to other
-        buffers. Raises Unsupported beyond CUDA's largest grid."""
+        """Return a launch with the values `sizes`. `renamed` maps names of the kernel's buffers to the names of
+        other buffers. Raises Unsupported beyond CUDA's largest grid."""
         pointers = [
             f"{'' if name in self.writes else 'const '}{'int' if kind == 'i32' else kind}* __restrict__ {name}"
             for name, kind in self.buffers.items()
@@ -502,7 +502,7 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
         self, dtype: str, grid: tuple[int, int, int], sizes: tuple[int, ...], renamed: Mapping[str, str] = {}
     ) -> WgslPass:
         """Return a dispatch. `sizes` has the values of the kernel's sizes, then of its bounds. `renamed` maps
-        names of the kernel's buffers to other buffers."""
+        names of the kernel's buffers to the names of other buffers."""
         storage, params = elements(dtype), f"{self.sizes} {self.bounds}"
         body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
         kinds = {"stored": storage.stored, "real": storage.real}

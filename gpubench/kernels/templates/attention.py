@@ -1,9 +1,9 @@
-"""Fused causal attention on a GPU, and how queries are assigned to threads.
+"""Fused causal attention on a GPU, and what the attention ops share.
 
-A thread holds `rows` queries of one head and their results in registers. It goes through the keys four at a
-time, with a running maximum and a running sum. All threads of a warp read the same key in a single access. The
-`parts` of a group take the keys in turn and merge their results at the end. So few queries still use many
-threads. No array of scores is ever written.
+A thread holds one or two queries of one head and their results in registers. It goes through the keys four at a
+time, with a running maximum and a running sum, and writes no scores to memory. All threads of a warp read the same
+key in a single access. The warps of a group have the same queries, take the keys in turn and merge their results at
+the end, so that few queries still use many threads.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from gpubench.kernels.templates import (
 )
 
 LANES = 32  # threads that go through the same keys together
-# The score of a key that a query does not see, and the maximum before the first key. It is finite, so that the
-# difference of two such scores is a number.
+# The score of a key that a query does not see, and the running maximum before the first key. The difference of two
+# such scores is 0; that of two infinities would be NaN.
 LOWEST = "-3e38"
 KEYS = 4  # keys of one step; with eight, their loads need so many registers that some spill
-_MOST_ELEMENTS = 256  # most elements of a head, whose query and result have to be in registers
-# most bytes of registers for two queries and their results, for which a key is then read once
+_MOST_ELEMENTS = 256  # most elements of a head, because its query and its result are in registers
+# Most bytes of registers for two queries and their results. A key is then read once for both.
 _TWO_QUERIES_BYTES = 512
 _WARPS_A_MULTIPROCESSOR = 32  # includes warps that end early, because their tokens see few keys
 _MOST_PARTS = 8
@@ -49,7 +49,7 @@ class Heads(msgspec.Struct, frozen=True):
     n: int  # tokens of a sequence
     heads: int  # heads of a token
     e: int  # elements of a head
-    sequences: int  # sequences, one after the other
+    sequences: int  # number of sequences, which follow each other
 
     @property
     def rows(self) -> int:
@@ -58,7 +58,7 @@ class Heads(msgspec.Struct, frozen=True):
 
     @property
     def attended_pairs(self) -> int:
-        """The number of pairs of a token and a token that it attends to (itself or an earlier one)."""
+        """The number of pairs of a token and one that it attends to: itself or an earlier one of its sequence."""
         return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property
@@ -106,8 +106,8 @@ def out_shape(params: Params) -> Shape:
 
 
 def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) -> tuple[Array, ...]:
-    """Divide each row of `rows`, which belongs to one token, into `count` parts, such as q, k and v. Return
-    views of the shape (sequences, heads, tokens, e). `tokens` is the length of a sequence (None: all rows)."""
+    """Divide each row of `rows`, one for each token, into `count` parts, such as q, k and v. Return a view for each
+    part, of the shape (sequences, heads, tokens, e). `tokens` is the length of a sequence (None: all rows)."""
     n, columns = rows.shape
     tokens = tokens or n
     shape = (n // tokens, tokens, count, heads, columns // (count * heads))
@@ -116,7 +116,7 @@ def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) 
 
 
 def join(xp: Array, *parts: Array) -> Array:
-    """Return the inverse of `cut`: one row per token, with the values of all parts. Each part has the shape
+    """Return one row per token, with the values of all parts, as the inverse of `cut`. Each part has the shape
     (sequences, heads, tokens, e)."""
     sequences, heads, tokens, e = parts[0].shape
     rows = [xp.reshape(xp.moveaxis(part, 1, 2), (sequences * tokens, heads * e)) for part in parts]
@@ -127,8 +127,8 @@ def head_by_head(
     formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = HEADS,
     tokens: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return the results of `formula(xp, q, k, v, *others)`, called for one head of one sequence at a time.
-    Inputs and results are rows of tokens."""
+    """Call `formula(xp, q, k, v, *others)` for one head of one sequence at a time, and return all results as rows
+    of tokens. The inputs are rows of tokens, too."""
     inputs = [*cut(xp, qkv, heads, tokens), *(cut(xp, x, heads, tokens, 1)[0] for x in others)]
     shape = inputs[0].shape
     flat = (xp.reshape(x, (shape[0] * heads, *shape[2:])) for x in inputs)
@@ -137,11 +137,11 @@ def head_by_head(
 
 
 def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield the weights of one head in blocks of at most `most` queries: (slice of the queries, slice of the
-    keys that they see, weights). Keys that a query does not see weigh 0."""
+    """Yield the weights of one head in blocks of at most `most` queries, as (slice of the queries, slice of the
+    keys that they see, weights). The weight of a key that a query does not see is 0."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
     most = min(most, max(n, 1))
-    # no n x n array is needed
+    # the mask of a block: no n x n array is made
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
     for start in range(0, n, most):
         rows, seen = slice(start, min(start + most, n)), slice(min(start + most, n))
@@ -160,17 +160,17 @@ def softmax(xp: Array, scores: Array) -> Array:
 
 
 def causal_weights(xp: Array, q: Array, k: Array) -> Array:
-    """Return, for each head, the weights of the tokens that each token sees. Those of later tokens are 0."""
+    """Return the weights of each head (... x n x n), from q and k (... x n x e). Those of later tokens are 0."""
     n, e = q.shape[-2:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
 
 
 def whole_values(np: Any, of: Heads) -> tuple[Array, Array]:
-    """Return (values, results), two arrays of tokens x width, for an attention whose queries and keys are 0. A
-    single missing key changes the result, because all weights of a query are equal."""
+    """Return (values, results) of an attention whose queries and keys are 0, each tokens x width. All weights of a
+    query are then equal, so a single missing key changes the result."""
     random, shape = np.random.default_rng(of.n), (of.sequences, of.n, of.width)
-    # each a whole number but 0, times 64, so that the results stay normal in float16
+    # sums are multiples of 64, and not 0, so that the results stay normal in float16
     sums = 64 * random.integers(1, 5, shape) * random.choice((-1, 1), shape)
     results = sums / np.arange(1, of.n + 1)[:, None]
     return np.diff(sums, axis=1, prepend=0).reshape(-1, of.width), results.reshape(-1, of.width)
@@ -185,11 +185,10 @@ def torch_attention(torch: Any, qkv: Array, heads: int = HEADS, tokens: int | No
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """The assignment of queries to the threads of a group. Each of its `parts` warps takes the same queries and
-    a part of the keys."""
+    """The assignment of queries to the threads of a group."""
 
     rows: int  # queries of a thread
-    parts: int  # warps of a group
+    parts: int  # warps of a group; each takes the same queries and a part of the keys
 
     @property
     def threads(self) -> int:
@@ -200,15 +199,14 @@ class QueryLayout(msgspec.Struct, frozen=True):
         return LANES * self.rows
 
     def words(self, e: int) -> int:
-        """Return how many `real` numbers of shared memory a group needs, for heads of `e` elements."""
-        # one half of the parts stores its results, maxima and sums for the other half
+        """Return how many numbers of shared memory a group needs, for heads of `e` elements."""
+        # half of the warps store their results, maxima and sums for the other half
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose the queries of a thread, 1 or 2, and the warps of a group, which divide the keys. `itemsize`
-    is the number of bytes of a number in the arithmetic. Raises Unsupported for heads that are too wide
-    for registers."""
+    """Choose how many queries a thread has, 1 or 2, and how many warps divide the keys. `itemsize` is the number of
+    bytes of a number in the arithmetic. Raises Unsupported for heads that are too wide for registers."""
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
         raise Unsupported(why, reason="limit")
@@ -239,7 +237,7 @@ def begin_of(token: str, of: Heads) -> str:
 
 def sequences_text(of: Heads) -> str:
     """Return CUDA macros for the range of keys that a row sees."""
-    # one sequence costs no instruction
+    # a single sequence needs no instruction for its begin
     single = of.sequences == 1
     return f"""#define BEGIN(row) {"0" if single else begin_of("(row)", of)}
 #define END(row) {"n" if single else f"(BEGIN(row) + {of.n})"}
@@ -264,8 +262,8 @@ const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))
 {_KERNEL}"""
 
 
-# The row blocks with the most keys come first: the last ones to end are short. LOWEST stands for a
-# key that a query does not see; what it adds before the first real key is multiplied by 0 when that one comes.
+# The blocks of rows with the most keys come first, so that short ones end last. A key that a query does not see has
+# the score LOWEST. If such keys come before the first that it sees, their sums are multiplied by 0 at that key.
 _KERNEL = """
 struct Queries {
   real q[ROWS][E], o[ROWS][E], top[ROWS], total[ROWS];
@@ -394,8 +392,8 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
 
 
 def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of the attention, with one dispatch. Raises Unsupported if the dtype, the heads
-    or an array exceed the device's limits."""
+    """Return the WGSL program of the attention, with one dispatch. Raises Unsupported if the device lacks the dtype,
+    or a head or an array exceeds its limits."""
     require_storage(dtype, limits, exact=False)
     size = ITEMSIZE[dtype] * of.rows * of.width
     require_bindings({"qkv": 3 * size, "out": size}, limits)
@@ -445,18 +443,18 @@ class _Text(msgspec.Struct, frozen=True):
         return [
             f"  let lane = thread & {LANES - 1}u;",
             f"  let part = thread / {LANES}u;",
-            # The row blocks with the most keys come first: the last ones to end are short.
+            # The blocks of rows with the most keys come first, so that short ones end last.
             f"  let first = (groups.x - 1u - group.x) * {self.layout.group_rows}u;",
             f"  let head = group.y * {self.units}u;",
         ]
 
     def _line(self, token: str, which: int) -> str:
-        """Return the expression of the first unit of this head in a token's query (0), key (1) or value (2)."""
+        """Return the place of the head's first unit in a token's query (0), key (1) or value (2)."""
         across = self.of.heads * self.units
         return f"{token} * {3 * across}u + {which * across}u + head"
 
     def _parts(self, name: str, start: str) -> list[str]:
-        """Return statements that define `name0`, `name1`, ...: all parts of a head from unit `start` on."""
+        """Return statements that define `name0`, `name1`, ... as the parts of a head from unit `start` on."""
         lines = []
         for u in range(self.units):
             lines.append(f"let {name}_unit{u} = qkv_[{start} + {u}u];")
@@ -512,7 +510,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [*lines, "  }"]
 
     def _merge(self, half: int) -> list[str]:
-        """Return statements by which parts `half` to 2 `half` - 1 pass their results `half` parts down."""
+        """Return statements that merge the results of warp i + `half` into those of warp i, for i < `half`."""
         lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
         lines += [
             f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")

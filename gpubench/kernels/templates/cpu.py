@@ -1,5 +1,5 @@
-"""Parts that the tuned CPU implementations share. For compiled kernels (numba): their types, and the numbers of
-threads that are worth a trial. For NumPy: slices that threads take, scratch arrays that stay in cache, and the
+"""Code that the tuned CPU implementations share. For compiled kernels (numba): their types, and the numbers of
+threads that are worth a trial. For NumPy: slices for threads, scratch arrays that stay in cache, and the
 conversion of halves to float32."""
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Launch = Callable[[Sequence[Array], Array], None]
 # ---------------------------------------------------------------- compiled kernels
 
 _REAL = {"float32": "float32", "float64": "float64", "float16": "float32"}  # type of the arithmetic by dtype
-# Least elements for which a thread is worth waking, and most elements of a thread if not all cores are used.
+# Least elements for which a thread is worth waking, and the most elements of a thread unless all cores are used.
 _FEWEST, _ENOUGH = 4096, 1024 * 1024
-# Without a trial, all threads are used from this many elements on. A parallel region of 16 threads costs 7 us.
+# By default, which needs no trial, all threads are used from this many elements on. A parallel region of 16 threads
+# costs 7 us.
 _ALL_THREADS = 128 * 1024
 # Least bytes of an output that no cache would keep. For smaller outputs, streaming stores take twice the time.
 STREAMED_BYTES = 8 * 1024 * 1024
@@ -27,7 +28,7 @@ MOST_INPUTS = 3
 
 
 def compiled_kernels(candidates: Callable[..., tuple[Candidate, ...]], inputs: int = 0) -> tuple[Kernel, ...]:
-    """Return the numba kernel with these candidates, or no kernel for more than MOST_INPUTS `inputs`."""
+    """Return a tuple with the numba kernel of these candidates, or () for more than MOST_INPUTS `inputs`."""
     return (choose_kernel("numba", candidates, dtypes=tuple(_REAL)),) if inputs <= MOST_INPUTS else ()
 
 
@@ -37,7 +38,7 @@ def numba_operands(names: Sequence[str], into: str) -> tuple[Any, ...]:
 
 
 def numba_arguments(names: Sequence[str]) -> str:
-    """Return the arguments of a kernel for its inputs: `x_` for x, then a name for each array that it lacks."""
+    """Return the arguments of a kernel for its inputs: `x_` for an input x, and a name for each unused array."""
     unused = (f"unused_{k}" for k in range(MOST_INPUTS - len(names)))
     return ", ".join([*(f"{name}_" for name in names), *unused])
 
@@ -57,21 +58,17 @@ is_half = {half}
 """
 
 
-def numba_signature(dtype: str, parts: str = "") -> str:
-    """Return the decorator of a kernel whose arrays have this dtype. The arrays named in `parts` ("c", "out")
-    are float64."""
-    kinds = [dtype] * 4
-    if "c" in parts:
-        kinds[2] = "float64"
-    if "out" in parts:
-        kinds[3] = "float64"
+def numba_signature(dtype: str, partial: int = -1) -> str:
+    """Return the decorator of a kernel whose four arrays have this dtype. The array at the index `partial` is
+    float64 instead."""
+    kinds = ("float64" if i == partial else dtype for i in range(MOST_INPUTS + 1))
     return f"@kernel({', '.join(map(repr, kinds))})"
 
 
 def thread_counts(elements: int, limits: Limits) -> list[int]:
     """Return the numbers of threads that are worth a trial for this many elements, the likeliest first."""
     most = limits.multiprocessors or 1
-    # powers of two and all cores, if a thread gets neither too few nor too many elements
+    # powers of two and all cores, unless a thread gets too few or too many elements
     powers = [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
     counts = [t for t in powers if t == 1 or elements >= t * _FEWEST]
     counts = [t for t in counts if elements <= t * _ENOUGH] or counts[-1:]
@@ -82,9 +79,9 @@ def thread_counts(elements: int, limits: Limits) -> list[int]:
 def numba_candidates(
     elements: int, limits: Limits, program: Callable[[int, bool], NumbaProgram], streamed: bool
 ) -> tuple[Candidate, ...]:
-    """Return a candidate, built by `program(threads, streaming)`, for each number of threads that is
-    worth a trial. If `streamed`, add one with streaming stores for the likeliest number: the outputs
-    exceed the caches."""
+    """Return a candidate for each number of threads that is worth a trial, built by `program(threads, streaming)`.
+    `streamed` says that the output exceeds the caches. Then the likeliest number has a second candidate, with
+    streaming stores."""
 
     def candidate(threads: int, streaming: bool) -> Candidate:
         name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"
@@ -95,7 +92,7 @@ def numba_candidates(
     return tuple([candidate(threads, False) for threads in counts] + extra)
 
 
-# ---------------------------------------------------------------- NumPy's
+# ---------------------------------------------------------------- for NumPy
 
 # Most operations a second of NumPy's product of halves, which has no BLAS: 0.6 to 0.8 GFLOP/s on one core of a
 # Xeon of 2023 at n = 256 to 512.
@@ -103,7 +100,7 @@ SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):
-    """Calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads at once."""
+    """Threads that call a function on slices (start, stop) of at most `grain` elements each."""
 
     threads: int  # number of threads
 
@@ -111,18 +108,19 @@ class Blocks(Protocol):
         """Call the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Like `run`, for a function that multiplies matrices: BLAS has one thread in each of these threads."""
+        """Like `run`, for a function that calls BLAS, which then uses one thread in each of these threads."""
 
 
 class ThreadScratch:
-    """Scratch arrays of the calling thread, which are kept from launch to launch."""
+    """Scratch arrays for each thread, which are kept from launch to launch."""
 
     def __init__(self, np: Any) -> None:
         self._np = np
         self._kept = threading.local()
 
     def arrays(self, count: int, size: int, dtype: Any) -> list[Array]:
-        """Return `count` arrays of `size` elements, with the values that they had last."""
+        """Return `count` arrays of `size` elements for the calling thread. A repeated request returns the same
+        arrays, another one new arrays without values."""
         key = (count, size, dtype)
         if getattr(self._kept, "key", None) != key:
             self._kept.arrays = [self._np.empty(size, dtype) for _ in range(count)]

@@ -1,19 +1,19 @@
-"""Ops whose output i depends only on element i of each input: one formula, in every language.
+"""Ops whose output element i depends only on element i of each input: one formula, in every language.
 
-The op has no loop of its own. Blocks, loads, stores, tail and dispatch come from here.
+An op declares only the formula. Loops, blocks, loads, stores, the tail and the dispatch come from here.
 
 - CPU: a loop that numba compiles around the formula, on all cores.
-- CUDA: one 128-bit load and store per thread, 256 threads a block. On an H200 this reaches 1.01 of the device
-  copy (four per thread 0.97). CuPy's own elementwise kernels stop at 0.40 to 0.60 of it.
-- WGSL: 16-byte loads and stores, a guarded tail, an even 2-D dispatch, one or two vectors per thread. Measured
-  on an H200 as a share of the device copy: four vectors per thread 0.97 to 1.01, if neighbouring threads have
-  neighbouring vectors. One per thread reached 0.85 to 0.93, and scalars 0.5 to 0.73.
+- CUDA: one 128-bit load of each input and one store per thread, 256 threads a block. On an H200 this reaches 1.01
+  of the rate of a device copy (with four loads per thread 0.97). CuPy's elementwise kernels reach 0.40 to 0.60.
+- WGSL: 16-byte loads and stores, one or two vectors per thread, and a guarded tail. Rates on an H200 as a share of
+  a device copy: 0.97 to 1.01 with four vectors per thread, if neighbouring threads have neighbouring vectors; 0.85
+  to 0.93 with one vector per thread; 0.5 to 0.73 with scalars.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from textwrap import indent
 from typing import Any
@@ -32,17 +32,13 @@ from gpubench.kernels.contract.kernel import (
 )
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
-    WORKING_DTYPES,
     Array,
-    Dtype,
     Ladder,
     Op,
     Operand,
     Params,
     Shape,
     Split,
-    Tolerance,
-    always_fits,
     counted_by,
 )
 from gpubench.kernels.templates import (
@@ -72,12 +68,11 @@ from gpubench.kernels.templates.cpu import (
 )
 from gpubench.kernels.templates.formula import Formula, require_formula
 
-# 4 KiB to 64 MiB of float32 in eight sizes: from sizes bound by the overhead of a launch to sizes far above any
-# cache.
+# 4 KiB to 64 MiB of float32 in eight sizes: from where a launch takes most of the time to where caches no longer help.
 LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
 
-# tanh(SCALE (x + CUBIC x^3)) of gelu and its derivative: Hendrycks and Gimpel, arXiv 1606.08415.
+# The factors of tanh(SCALE (x + CUBIC x^3)) in gelu and its derivative: Hendrycks and Gimpel, arXiv 1606.08415.
 GELU_SCALE, GELU_CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -94,7 +89,7 @@ def gelu_on_arrays(xp: Array, x: Array) -> Array:
 
 
 def gelu_scale(xp: Array, x: Array) -> Array:
-    """Return the scale of gelu, 0.5 |x| (1 + |tanh|), whose terms cancel for negative x."""
+    """Return the scale of gelu: 0.5 |x| (1 + |tanh|), because the terms of gelu cancel for negative x."""
     return 0.5 * xp.abs(x) * (1 + xp.abs(gelu_tanh(xp, x)))
 
 
@@ -105,7 +100,7 @@ def vector_shape(params: Params) -> Shape:
 
 
 def absolute_sum(xp: Array, *terms: Array) -> Array:
-    """Return |first| + |second| + ... by element, the scale of a sum whose terms may cancel."""
+    """Return |terms[0]| + |terms[1]| + ..., the scale of a sum whose terms may cancel."""
     total = xp.abs(terms[0])
     for term in terms[1:]:
         total = total + xp.abs(term)
@@ -113,33 +108,27 @@ def absolute_sum(xp: Array, *terms: Array) -> Array:
 
 
 def operands(inputs: tuple[str | Operand, ...]) -> tuple[Operand, ...]:
-    """Return the inputs as operands. A name becomes an operand of shape (n,) with uniform values."""
+    """Return the inputs as operands. A name becomes an operand of n uniform values."""
     return tuple(Operand(x, vector_shape) if isinstance(x, str) else x for x in inputs)
 
 
 def elementwise(
     *,
     name: str,
-    group: str,
-    summary: str,
     inputs: tuple[str | Operand, ...],
     flops_per_element: int | Callable[[Params], int],
     formula: Callable[..., Any],
-    tolerance: Tolerance,
     expr: Callable[..., Array] | None = None,
-    dtypes: tuple[Dtype, ...] = WORKING_DTYPES,
-    library: Mapping[str, Callable[..., Any]] | None = None,
-    not_finite: str = "",
-    options: Mapping[str, str] | None = None,
     takes: tuple[str, ...] = (),
-    fits: Callable[[Params], str | None] = always_fits,
+    **declared: Any,
 ) -> Op:
-    """Return the op of n elements that applies `formula`, such as `lambda m, x, y: m.exp(x) * y`, at each
-    position of its inputs. Raises ValueError if the formula cannot be traced.
+    """Return the op of n elements that applies `formula`, such as `lambda m, x, y: m.exp(x) * y`, to the elements at
+    each place of its inputs. Raises ValueError if the formula cannot be traced.
 
     The formula gives the kernels, the reference and, without `expr(xp, x, y)`, the array expression. It takes
-    the params in `takes` as keywords with defaults. An input that is a name has n uniform values. More than
-    three inputs have no tuned implementation on the CPU.
+    the params in `takes` as keywords with defaults. An input that is a name has n uniform values. An op with more
+    than three inputs has no tuned implementation on the CPU. `declared` are further fields of the op: `group`,
+    `summary` and `tolerance` at least.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]
@@ -156,11 +145,9 @@ def elementwise(
     on_arrays = traced.on_arrays(formula)
     flops_of = flops_per_element
     return Op(
-        name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,
-        inputs=arrays, output=Operand("out", vector_shape),
+        name=name, params=PARAMS, sizes=LADDER, inputs=arrays, output=Operand("out", vector_shape), takes=takes,
         flops=lambda params: params["n"] * (flops_of(params) if callable(flops_of) else flops_of),
         expr=expr or on_arrays, reference=None if expr is None else on_arrays,
-        tolerance=tolerance, library=library or {}, options=options or {}, takes=takes, fits=fits,
         split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned=by_backend(
             compiled_kernels(
@@ -169,7 +156,7 @@ def elementwise(
             lambda params, dtype, _: build_cuda(name, trace_at(params), params["n"], dtype),
             lambda params, *rest: build_wgsl(trace_at(params), params["n"], *rest),
         ),
-        not_finite=not_finite,
+        **declared,
     )  # fmt: skip
 
 
@@ -190,7 +177,7 @@ def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> 
 def _numba_source(formula: Formula, dtype: str, streaming: bool) -> str:
     arrays = ", ".join(f"{name}_" for name in formula.names)
     if formula.moved:
-        element = f"return {formula.moved}_[i]"  # what only moves is not converted
+        element = f"return {formula.moved}_[i]"  # a value that is only moved is not converted
     else:
         loads = [f"{name} = load({name}_[i])" for name in formula.names]
         element = "\n".join([*loads, formula.statements("python", "return store({})")])
@@ -210,8 +197,8 @@ def run({numba_arguments(formula.names)}, out, start, stop, slot, m, s):
 _NUMBA_LOOP = """    for i in range(start, stop):
         out[i] = element({arrays}, i)
 """
-# Blocks are computed into the first cache and written out from there. Ends that fill no whole line use ordinary
-# stores.
+# Blocks are computed in the first cache and written from there. Elements that fill no whole line at the beginning and
+# at the end are written by ordinary stores.
 _NUMBA_STREAMING = """    block = scratch(out[0])
     i = start
     while i < stop and address(out) + {bytes} * i & 63:
@@ -273,7 +260,7 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 
 def _cuda_element(formula: Formula) -> str:
     """Return the CUDA function of one element."""
-    # nothing is converted, so that each bit pattern is kept
+    # a value that is only moved is not converted, so that each bit pattern is kept
     if formula.moved:
         arguments = ", ".join(f"stored {name}" for name in formula.names)
         return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"
@@ -294,7 +281,7 @@ _FULL_GROUPS = 8
 
 def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
     """Return the WGSL program that applies the formula to n elements, with a dispatch for each window of the
-    bindings. Raises Unsupported if the dtype or the size exceeds the device's limits."""
+    bindings. Raises Unsupported if the device lacks the dtype, or n exceeds its limits."""
     require_storage(dtype, limits, exact=formula.exact)
     names, size = (*formula.names, "out"), ITEMSIZE[dtype]
     require_buffers(dict.fromkeys(names, n * size), limits)
@@ -337,7 +324,7 @@ def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
 
 
 def _wgsl_guard(formula: Formula, storage: Storage) -> list[str]:
-    """Return the function that stores a unit, the tail component by component."""
+    """Return the lines of a function that stores a unit, or the elements of the tail one by one."""
     loads = ", ".join(f"{name}_[i]" for name in formula.names)
     return [
         "fn guarded(i: u32) {",
@@ -358,7 +345,7 @@ def _wgsl_stores(storage: Storage) -> list[str]:
 
 
 def _wgsl_half_stores() -> list[str]:
-    """Return the statements that store a tail of halves, and keep the half of a word that is outside."""
+    """Return the statements that store a tail of halves. A half outside the array is not changed."""
     lines = []
     for k, lane in enumerate(LANES):
         lines.append(f"    if (rest > {2 * k + 1}u) {{ out_[i].{lane} = value.{lane}; }}")

@@ -3,8 +3,8 @@
     lambda m, x: 1 / (1 + m.exp(-x))
 
 `m` is an array library or, while the formula is traced, a namespace of symbols. Each operation becomes a step.
-The steps give the text in each language, the number of operations for an element, and a bound on the effect of
-rounding. The result of a user's function is judged by that bound.
+The steps give the text in each language, the number of operations for an element, and a bound on the error by
+rounding. This bound is the tolerance of a user's function.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 
 from gpubench.kernels.contract.op import Array, Tolerance
 
-# Round-off units that each step may be wrong by, since WebGPU requires less accuracy than a host's library
-# provides.
+# The error of each step that the tolerance allows, in units of round-off: WebGPU requires less accuracy than a
+# host's library has.
 UNITS = 64.0
-# A longer trace comes from an unrolled loop, and its text would take minutes to compile.
+# Most steps of a formula. A longer trace comes from an unrolled loop, and its text would take minutes to compile.
 MOST_STEPS = 500
-# Depth of nested parentheses that every compiler accepts. A value that is nested deeper gets a name.
+# A depth of nested parentheses that every compiler accepts. A value that is nested deeper gets a name.
 _DEEPEST = 20
 # Relative step of the finite differences by which the growth of a rounding error is estimated.
 _DIFFERENCE = 2.0**-26
@@ -48,9 +48,10 @@ _ALIASES = {
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 
-# WGSL text of functions that the language lacks, or whose bound there says nothing near 0 (log, tanh) or is far from
-# float32's precision (asin, acos, atan). Polynomials of Cephes' single-precision library; of tanh one fitted at
-# Chebyshev nodes (0.08 u) below 0.625, and above 10 it has rounded to 1; of erf one of 1 ulp and a power below 1.
+# WGSL texts of functions that the language lacks, or whose error bound there says nothing near 0 (log, tanh) or is
+# far from float32's precision (asin, acos, atan). Most polynomials are those of Cephes' single-precision library.
+# That of tanh, below 0.625, is fitted at Chebyshev nodes (0.08 u); above 10, tanh has rounded to 1. erf is a
+# polynomial (1 ulp) up to 0.93, and 1 minus a power of e above.
 _WGSL_LOG_NEAR = """fn log_near(z: f32) -> f32 {
   var p = fma(fma(fma(7.0376836292e-2, z, -1.1514610310e-1), z, 1.1676998740e-1), z, -1.2420140846e-1);
   p = fma(fma(fma(p, z, 1.4249322787e-1), z, -1.6668057665e-1), z, 2.0000714765e-1);
@@ -140,8 +141,8 @@ class Language(NamedTuple):
     number: str  # format of a number
     step: str  # format of the statement that defines a step, with its name and its value
     functions: dict[str, str]  # formats of calls that the language writes differently
-    both: str = "&&"  # sign between two truth values of which both have to hold
-    either: str = "||"  # sign between two of which one has to hold
+    both: str = "&&"  # sign for `and`
+    either: str = "||"  # sign for `or`
 
 
 _CHOICE = {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"}
@@ -151,18 +152,18 @@ _LANGUAGES = {
     "cuda": Language("real({})", "const auto {} = {};", _CHOICE),
     "python": Language("real({})", "{} = {}", _CHOICE, "and", "or"),
 }  # fmt: skip
-# Functions that the compiled module of the CPU defines. All others come from `math`, which numba can compile.
+# Functions that the compiled CPU module has without an import. All others come from `math`, which numba compiles.
 _NATIVE = ("exp", "tanh", *_EXACT)
 
 
 class Untraceable(Exception):
-    """The error that a function is no formula of scalars. Its text is the predicate of a sentence whose subject
-    is the function."""
+    """The error for a function that is no formula of scalars. Its text follows the function's name in a sentence,
+    as "loops over an array" does."""
 
 
 class Symbol:
-    """A scalar of a formula. An input has its name as `call` and no operands. A step has the name of its
-    function as `call`, and symbols and floats as operands."""
+    """A scalar of a formula: an input, with its name as `call` and without operands, or a step, with the name of a
+    function as `call` and with symbols and floats as operands."""
 
     __array_ufunc__ = None  # NumPy's numbers leave an operation to the symbol
     __slots__ = ("call", "operands")
@@ -228,17 +229,17 @@ def _is_truth(value: Any) -> bool:
 
 
 def _truth(value: Any) -> Symbol:
-    """Return a truth value unchanged, and for a number whether it is not 0."""
+    """Return a truth value unchanged, or the step that tests whether a number is not 0."""
     return value if _is_truth(value) else Symbol("not_equal", (_operand(value), 0.0))
 
 
 def _number_of(value: Any) -> Any:
-    """Return a number unchanged, and 1 or 0 for a truth value."""
+    """Return a number unchanged, or the step that makes 1 or 0 of a truth value."""
     return Symbol("where", (value, 1.0, 0.0)) if _is_truth(value) else _operand(value)
 
 
 def _step(call: str, *values: Any) -> Symbol:
-    """Return a step, where a sum of truth values is their `or`, and a product their `and`, as in NumPy."""
+    """Return a step. As in NumPy, a sum of truth values is their `or`, and a product their `and`."""
     if all(map(_is_truth, values)):
         call = {"add": "logical_or", "multiply": "logical_and"}.get(call, call)
         if call not in _LOGICAL:
@@ -247,7 +248,7 @@ def _step(call: str, *values: Any) -> Symbol:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Return a power as products for a small whole exponent, as a root for 0.5, or else as `pow`."""
+    """Return a power: by products for a small whole exponent, by a root for 0.5, else by `pow`."""
     base, exponent = _number_of(base), _number_of(exponent)
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return _step("pow", base, exponent)
@@ -266,7 +267,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 class Namespace:
-    """Stands for the array library while a formula is traced."""
+    """The stand-in for the array library while a formula is traced."""
 
     def __getattr__(self, name: str) -> Any:
         name = _ALIASES.get(name, name)
@@ -287,7 +288,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _limit(name: str, a: Any, b: Any) -> Symbol:
-    """Return the step of a commutative function such as `maximum`, a number second."""
+    """Return the step of a commutative function such as `maximum`, with a number as the second operand."""
     return _step(name, a, b) if isinstance(a, Symbol) else _step(name, b, a)
 
 
@@ -316,8 +317,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def of(result: Symbol, names: Sequence[str] = ()) -> Formula:
-        """Return the formula of a value. Its inputs are the symbols from which it is computed, those in
-        `names` first."""
+        """Return the formula of a value. Its inputs are the symbols that the value is computed from: first those
+        in `names`, in this order."""
         steps = order(result)
         values = [operand for step in steps for operand in step.operands if isinstance(operand, Symbol)]
         made_of = dict.fromkeys(x.call for x in (*values, result) if not x.operands)
@@ -340,7 +341,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def exact(self) -> bool:
-        """Whether each step rounds at most once, so that WGSL can compute the formula in float64, too."""
+        """Whether each step rounds at most once. WGSL can compute only such formulas in float64."""
         return set(self.functions) <= {*_EXACT}
 
     @property
@@ -349,8 +350,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return None if self.steps else self.result.call
 
     def statements(self, language: str, last: str, number: str = "") -> str:
-        """Return the lines that compute the formula and end with `last`, whose `{}` is the value. `number` is
-        the format of a number, if not the language's."""
+        """Return the lines that compute the formula. The last line is `last`, with the value in place of `{}`.
+        `number` is the format of a number, by default the language's."""
         lines, value = self._write(_LANGUAGES[language], number)
         return "\n".join([*lines, last.format(value)])
 
@@ -367,20 +368,20 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return f"__device__ __forceinline__ real {name}({arguments}) {{ {lines} }}"
 
     def wgsl_functions(self) -> list[str]:
-        """Return the texts of the f32 functions that the formula calls and WGSL lacks. They take scalars, so a
-        formula that calls one cannot work on vectors."""
+        """Return the texts of the f32 functions that the formula calls and WGSL lacks. They take single numbers,
+        not vectors."""
         return list(dict.fromkeys(text for name in self.functions for text in _WGSL_FUNCTIONS.get(name, ())))
 
     def python_imports(self) -> str:
-        """Return the line that imports the functions that the compiled CPU module lacks, or an empty text."""
+        """Return the import of the functions that the compiled CPU module lacks, or an empty text."""
         names = [name for name in self.functions if name not in _NATIVE]
         return f"from math import {', '.join(names)}\n" if names else ""
 
     def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
-        """Return `formula` as a function of an array library and arrays."""
+        """Return `formula`, the function that was traced, as one that works on the arrays of any library."""
         if not {"erf", "fma"} & {*self.functions}:
             return formula
-        # with erf and fma, which NumPy lacks
+        # NumPy lacks erf and fma
         return lambda xp, *inputs, **params: formula(Arrays(xp), *inputs, **params)
 
     def _write(self, language: Language, number: str) -> tuple[list[str], str]:
@@ -388,7 +389,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         uses = Counter(id(operand) for step in self.steps for operand in step.operands)
         # The text of a maximum contains its operands twice.
         uses.update(id(operand) for step in self.steps for operand in step.operands if step.call in _CHOICES)
-        # By step: its text, its precedence (5: that of a name), and the depth of its parentheses.
+        # For each step: its text, its precedence (5 for a name), and the depth of its parentheses.
         texts: dict[int, tuple[str, int, int]] = {}
         lines: list[str] = []
 
@@ -412,8 +413,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return lines, text(self.result)[0]
 
     def tolerance(self) -> Tolerance:
-        """Return a tolerance by a first-order bound on the effect of rounding each step. Near a jump, the
-        values on both sides are right."""
+        """Return a tolerance: a first-order bound on the error if each step rounds. Near a jump, the values of
+        both sides pass."""
 
         def scale(xp: Array, *inputs: Array) -> Array:
             return self._spread(xp, inputs, 0.0)
@@ -424,7 +425,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return Tolerance(UNITS, scale=scale, slack=slack if self.jumps else None)
 
     def _spread(self, xp: Array, inputs: Sequence[Array], u: float) -> Array:
-        """Return a first-order bound on the absolute error of the result, in units of the round-off."""
+        """Return a first-order bound on the result's error, in units of round-off. A round-off `u` may turn
+        comparisons."""
         spreads: dict[str, tuple[Array, Array]] = {
             name: (x, xp.zeros_like(x)) for name, x in zip(self.names, inputs, strict=True)
         }
@@ -437,17 +439,17 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         for step in self.steps:
             values, errors = zip(*map(of, step.operands), strict=True)
             value = _compute(xp, step.call, values)
-            if step.call in _COMPARISONS:  # True where round-off may swap it
+            if step.call in _COMPARISONS:  # True where round-off may turn it
                 error = xp.abs(values[0] - values[1]) <= UNITS * u * (errors[0] + errors[1] + xp.abs(values[0]))
             elif step.call in _LOGICAL:
                 error = errors[0] | errors[1]
             elif step.call == "where":
                 error = xp.where(values[0], errors[1], errors[2])
-                # what lies beyond a jump, where a round-off of `u` may turn the condition
+                # the height of a jump, where a round-off of `u` may turn the condition
                 if u:
                     error = xp.where(errors[0], error + xp.abs(values[1] - values[2]) / (UNITS * u), error)
             else:
-                # its own rounding, and the errors of its operands as far as these change its value
+                # the step's rounding, and the effects of its operands' errors
                 error = sum((_growth(xp, step.call, values, *at) for at in enumerate(errors)), xp.abs(value))
             spreads[_key(step)] = value, error
         value, error = spreads[_key(self.result)]
@@ -484,14 +486,14 @@ def _key(value: Symbol) -> str:
 
 
 def _number(value: float, language: Language) -> str:
-    """Return the text of a number in a language, without a decimal point if the type is stated."""
+    """Return the text of a number, without `.0` if the language states its type."""
     return repr(value) if language.number == "{}" else repr(value).removesuffix(".0")
 
 
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step, whose last operand may be a constant `number`, and its precedence."""
+    """Return the text and the precedence of a step. `number`: its last operand is a constant."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words
@@ -543,8 +545,8 @@ def _growth(xp: Array, call: str, values: Sequence[Any], i: int, error: Array) -
 
 
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Call the function once with symbols and return its formula. Raises Untraceable if the result is not one
-    value that formulas can express, or takes more than MOST_STEPS steps."""
+    """Call the function once with symbols and return its formula. Raises Untraceable if it does anything that a
+    formula cannot express, returns no single number, or takes more than MOST_STEPS steps."""
     try:
         result = function(Namespace(), *map(Symbol, names))
     except Untraceable:
@@ -569,8 +571,8 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
 
 
 def require_formula(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Return the trace of an op's formula. Raises ValueError with the reason and the allowed calls if it cannot
-    be traced."""
+    """Return the trace of an op's formula. If it cannot be traced, raises ValueError with the reason and the calls
+    that are allowed."""
     try:
         return trace(function, names)
     except Untraceable as error:

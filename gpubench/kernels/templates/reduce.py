@@ -1,17 +1,16 @@
 """Reductions to one number: a formula of the inputs at each place, and a join of two partial results.
 
 - CPU: partial results of blocks on all cores; halves are reduced in float32.
-- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. The block that ends
-  last, which an atomic counter tells, joins them in a fixed order, so every launch gives the same result. Few
-  large blocks reach 0.99 of an H200's device copy, 4096 blocks of 256 threads 0.91.
-- WGSL: grid-stride partial results of 16-byte loads go into scratch memory, then one group joins them. On an
-  H200 512 to 4096 groups reach 1.01 of the device copy. A vector short enough for one group takes a single
-  pass.
+- CUDA: one launch. Blocks stride through the vectors, and each writes one partial result. An atomic counter tells
+  which block ends last; that block joins the results in a fixed order, so every launch gives the same number. Few
+  large blocks reach 0.99 of the rate of a device copy on an H200, 4096 blocks of 256 threads 0.91.
+- WGSL: groups stride through the vectors by 16-byte loads and write partial results to scratch memory, then one
+  group joins them. On an H200, 512 to 4096 groups reach 1.01 of a device copy. A short vector takes a single pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from textwrap import indent
 from typing import Any, Literal
@@ -29,7 +28,7 @@ from gpubench.kernels.contract.kernel import (
     by_backend,
     one_dispatch,
 )
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, Tolerance, counted_by
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, counted_by
 from gpubench.kernels.templates import (
     LANES,
     Storage,
@@ -65,24 +64,21 @@ _ARRAY_JOINS = {"add": "sum", "maximum": "max"}
 def reduction(
     *,
     name: str,
-    group: str,
-    summary: str,
     inputs: tuple[str | Operand, ...],
     flops_per_element: int,
     formula: Callable[..., Any],
     join: Join,
-    tolerance: Tolerance,
     expr: Callable[..., Array] | None = None,
-    library: Mapping[str, Callable[..., Any]] | None = None,
-    blas: tuple[str, ...] = (),
     linear: bool = False,
+    **declared: Any,
 ) -> Op:
     """Return the op that computes `formula(m, x, y)` at each of n places and joins the results to one number.
     Raises ValueError if the formula cannot be traced.
 
     An input that is a name has n uniform values. `expr(xp, x, y)` replaces the array expression. `linear` says
-    that the formula is linear in each input, so that the gate also finds a single missing term. More than three
-    inputs have no tuned implementation on the CPU.
+    that the formula is linear in each input, so that the gate also finds a single missing term. An op with more
+    than three inputs has no tuned implementation on the CPU. `declared` are further fields of the op: `group`,
+    `summary` and `tolerance` at least.
     """
     own = operands(inputs)
     axes = dict.fromkeys((x.name for x in own), 0)
@@ -93,24 +89,23 @@ def reduction(
         return getattr(xp, _ARRAY_JOINS[join])(on_arrays(xp, *arrays))
 
     return Op(
-        name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER,
-        inputs=own, output=Operand("out", lambda params: ()),
+        name=name, params=PARAMS, sizes=LADDER, inputs=own, output=Operand("out", lambda params: ()),
         flops=lambda params: flops_per_element * params["n"],
-        expr=expr or reduce, reference=None if expr is None else reduce, blas=blas,
-        tolerance=tolerance, library=library or {},
+        expr=expr or reduce, reference=None if expr is None else reduce,
         split=Split(axes, counted_by("n"), join=join), terms=(lambda params: axes) if linear else None,
         tuned=by_backend(
             compiled_kernels(partial(reduction_candidates, element, join), len(inputs)),
             partial(build_cuda, name, element, join),
             partial(build_wgsl, element, join),
         ),
+        **declared,
     )  # fmt: skip
 
 
 # ---------------------------------------------------------------- CPU
 
 _PARTIAL_STRIDE = 8  # float64 elements between the results of two slices: a cache line
-_STREAMS, _RUN = 2, 1 << 17
+_STREAMS, _RUN = 2, 1 << 17  # places at which a thread reads at once, and most elements between two joins
 
 
 def reduction_candidates(
@@ -132,9 +127,9 @@ def reduction_candidates(
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     """Return the text of the compiled module."""
     # Sums within a block are in the type of the arithmetic (float32 for halves), and over the blocks in
-    # float64: the error of a few additions at the speed of the narrow type. The flag {reassoc} lets the
-    # compiler keep several partial results in registers. A block is read at two places at once, many pages
-    # apart: a single stream waits at every page, and short streams restart the prefetcher. (Two cores of an
+    # float64: the error of a few additions at the speed of the narrow type. The compiler may reorder additions
+    # (`summing`), so it keeps several partial results in registers. A block is read at two places at once, many
+    # pages apart: a single stream waits at every page, and short streams restart the prefetcher. (Two cores of an
     # EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB.)
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
@@ -144,8 +139,8 @@ def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     def at(place: str, total: str) -> str:
         loads = "\n".join(f"{name} = load({name}_[{place}])" for name in names)
         joined = f"{total} += {{}}"
-        # The fast instruction for the maximum is undefined for NaNs: they are counted, and with any the result
-        # is NaN.
+        # The fast instruction for the maximum is undefined for NaNs. So NaNs are counted, and if there is one the
+        # result is NaN.
         if not adds:
             joined = f"value = {{}}\n{total} = larger({total}, value)\nbad += value != value"
         return indent(f"{loads}\n{element.statements('python', joined)}", "        ")
@@ -178,7 +173,7 @@ def tail({arrays}, start, stop):
     return {result}
 
 
-{numba_signature(dtype, "out")}
+{numba_signature(dtype, 3)}
 def fold({numba_arguments(names)}, out, start, stop, slot, m, s):
     wide_vectors()
     length = min({_RUN // _STREAMS}, (stop - start) // {64 * _STREAMS} * 64)
@@ -203,14 +198,14 @@ def join(partial, b, c, out, start, stop, slot, m, s):
 
 # ---------------------------------------------------------------- CUDA
 
-# By join: the function of a and b, and its neutral value. `larger(a, b)` is NaN if either is NaN.
+# For each join: the function of a and b, and its neutral value. `larger(a, b)` is NaN if either is NaN.
 _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_infinity()")}
 
 
 def build_cuda(
     op: str, element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Return a CUDA program with one launch over n elements."""
+    """Return the CUDA program of the reduction, with one launch. Raises Unsupported beyond CUDA's largest grid."""
     n, arrays = params["n"], len(element.names)
     # four 16-byte loads in flight per thread; smaller blocks if there would be too few large ones
     grid = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
@@ -342,8 +337,8 @@ _UNROLL = 4  # loads in flight per thread and input
 _MINUS_INFINITY_BITS = 0xFF800000
 
 
-# By join: the function of a and b, which are numbers or vectors, and its neutral value. For the maximum, `a`
-# stays if it is NaN; otherwise `b` replaces it unless b <= a holds.
+# For each join: the function of a and b, which are numbers or vectors, and its neutral value. The maximum is `a` if
+# `a` is NaN or b <= a, otherwise `b`.
 _WGSL_JOINS = {
     "add": ("a + b", "0.0"),
     "maximum": ("select(a, b, !(b <= a) & (a == a))", "bitcast<f32>(p.low)"),
@@ -352,9 +347,9 @@ _PARTIAL = trace(lambda m, x: x, ["x"])
 
 
 def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return a WGSL program with one dispatch for a short input. Otherwise each window of the bindings has
-    one, and a last one joins the partial results. Raises Unsupported if the dtype or the size exceeds the
-    device's limits."""
+    """Return the WGSL program of the reduction. A short input has one dispatch. A longer one has a dispatch for each
+    window of the bindings, and a last dispatch that joins the partial results. Raises Unsupported if the device
+    lacks the dtype, or n exceeds its limits."""
     n, names = params["n"], element.names
     require_storage(dtype, limits, exact=element.exact)
     require_buffers(dict.fromkeys(names, n * ITEMSIZE[dtype]), limits)
@@ -403,7 +398,7 @@ def _elements(names: Sequence[str], storage: Storage, index: str) -> list[str]:
 
 
 def _join_all(values: list[str]) -> str:
-    """Return the expression that joins the values by nested calls of `join_parts`."""
+    """Return an expression that joins all values, by nested calls of `join_parts`."""
     return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_join_all(values[1:])})"
 
 

@@ -1,16 +1,16 @@
 """A convolution with filters of 3 x 3 by Winograd's products: 16 multiplications for 2 x 2 pixels, instead of
 36.
 
-A tile of 4 x 4 pixels and a filter become 16 numbers each. A tile shares two rows or columns with each
-neighbour. These numbers are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2
-pixels of the result. Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2015),
-section 4.1, F(2 x 2, 3 x 3).
+A tile of 4 x 4 pixels is transformed to 16 numbers, and so is a filter. Neighbouring tiles share two rows or
+columns. The numbers of tiles and filters are multiplied and added up over the channels, as 16 matrix products, and
+the sums are transformed to 2 x 2 pixels of the result. Source: A. Lavin and S. Gray, Fast Algorithms for
+Convolutional Neural Networks (2015), section 4.1, F(2 x 2, 3 x 3).
 
 The numbers are sums of up to four pixels or nine weights. In float32 the largest error was 1.5 units of
-round-off times the norms of patch and filter (an H200, eight shapes). A convolution is allowed 8.
+round-off times the norms of patch and filter (an H200, eight shapes). The tolerance of the op is 8 units.
 
-One launch writes the numbers of the filters, the other one does the rest. A block has 32 tiles, 64 filters and
-16 warps, one for each product.
+One launch writes the numbers of the filters, the other one does the rest. A block of the latter has 32 tiles,
+64 filters and 16 warps, one for each product.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def tiles(side: int) -> int:
 
 
 def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
-    """Return the grid of the second launch, for n images of `side` x `side` pixels: blocks of tiles, blocks of
-    filters, 1."""
+    """Return the grid of the second launch, for n images of `side` x `side` pixels: (blocks of tiles, blocks of
+    filters, 1)."""
     return ceil_div(n * tiles(side), TILES), ceil_div(filters, FILTERS), 1
 
 
@@ -48,8 +48,9 @@ def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
 
 
 def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
-    """Return a CUDA program with two launches: out (n, K, S, S) from x (n, C, S, S) and w (K, C, 3, 3). Sums
-    are in float32. Raises Unsupported beyond CUDA's largest grid."""
+    """Return the CUDA program, with two launches. It computes out (n, filters, side, side) from x (n, channels,
+    side, side) and w (filters, channels, 3, 3), with sums in float32. Raises Unsupported beyond CUDA's largest
+    grid."""
     blocks = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
     numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
@@ -233,20 +234,20 @@ gpubench_conv2d_tiles(const stored* __restrict__ x, const real* __restrict__ num
 
 
 NAME = "winograd"
-# Number of vec4s in a stage: for the numbers of the filters, and in all.
+# The vec4s of CHUNK channels in a group's memory: those of the filters, and all. A group holds two such stages.
 _OF_FILTERS = CHUNK * PRODUCTS * FILTERS // 4
 _STAGE = _OF_FILTERS + CHUNK * PRODUCTS * TILES // 4
 _ROOM_BYTES = 2 * 4 * CHUNK * PRODUCTS * (FILTERS + TILES)
 
 
 def fits(limits: Limits) -> bool:
-    """Return whether a group of the device can hold a block."""
+    """Return whether the device's groups have enough memory and threads for these kernels."""
     return limits.max_workgroup_bytes >= _ROOM_BYTES and limits.max_workgroup_threads >= THREADS
 
 
 def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL counterpart of `cuda_program`. Raises Unsupported if the dtype or an array exceeds the
-    device's limits."""
+    """Return the WGSL program, which computes the same as `cuda_program`. Raises Unsupported if the device lacks the
+    dtype, or an array exceeds its limits."""
     require_storage(dtype, limits)
     storage, size = elements(dtype), ITEMSIZE[dtype]
     across, down, _ = grid(n, filters, side)
@@ -260,8 +261,8 @@ def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, lim
         buffers, FILTER_THREADS, _WGSL_FILTERS, params="channels filters padded count", writes=("numbers_",)
     )
     unit = f"vec2<{storage.stored}>" if even else storage.stored
-    # Threads exchange values through memory alone, so each reads for itself the two rows of a tile from which
-    # its row of numbers is computed.
+    # WGSL's threads exchange values only through memory. So each thread reads both rows of a tile from which its row
+    # of numbers is computed.
     text = shader(
         {"x_": storage.stored, "numbers_": "vec4<f32>", "out_": unit}, THREADS,
         _wgsl_tiles(even).replace("STORED", storage.stored), params="channels filters edge across count rounds",
@@ -407,8 +408,7 @@ def _wgsl_tiles(even: bool) -> str:
 
 
 def _wgsl_part(part: int, even: bool) -> str:
-    """Return the text that brings the 16 sums of a tile and a filter to one thread, for a quarter of
-    the filters."""
+    """Return the text that brings the 16 sums of a tile and a filter to one thread and writes their pixels."""
     pitch = TILES // 4 + 1
     store = "\n".join(
         f"    room[(warp * 16u + lane % 4u * 4u + {i}u) * {pitch}u + pixels + {4 * h}u] = s{part // 2 * 4 + i}{h};"

@@ -4,10 +4,9 @@ A device may choose among the tiles. They are listed from the best one for large
 small ones, and `rank` finds the default. The fastest tile depends on the size and on the driver's compiler, so
 the backend may time them (docs/kernels.md).
 
-An epilogue is applied to each element before it is written: a bias, an activation, a sum, a mask. WGSL writes
-the formula in the type `V`, which is one element or a few. CUDA applies it to the output of cuBLAS in a second
-pass over C; the kernel for few rows applies it before it writes. The CPU applies it to rows that are in its
-cache.
+An epilogue is applied to each element before it is written: a bias, an activation, a sum, a mask. In WGSL the
+formula is written for the type `V`, a number or a vector. CUDA applies it to the output of cuBLAS in a second pass
+over C; the kernel for few rows applies it before it writes. The CPU applies it to rows that are in its cache.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from gpubench.kernels.templates.elementwise import GELU_CUBIC, GELU_SCALE, gelu
 from gpubench.kernels.templates.formula import Formula, trace
 
 # The order of the multiply-adds of one step of K in the text. A GPU's register file is faster if an instruction
-# shares an operand with the one before, so every order goes back and forth. The compiler assigns registers by
-# the order: with 300 orders the same tile reached 44 to 49 TFLOP/s at n = 4096.
+# shares an operand with the one before, so every order goes back and forth. The compiler assigns registers in this
+# order, so the order changes the rate: 300 orders of one tile reached 44 to 49 TFLOP/s at n = 4096.
 Order = Literal["serpentine", "paired", "interleaved"]
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """A block of C that a group of threads computes in steps along K."""
+    """How a group of threads computes a block of C = A B, in steps along K."""
 
     rows: int  # rows of the block
     columns: int  # columns of the block
     depth: int  # length of a step
     thread_rows: int  # rows of C that one thread computes
     thread_columns: int  # columns of C that one thread computes
-    # number of teams of threads for the same block. Each team has a share of every step of K, and they add up
-    # at the end. So there are more threads if C alone has too few groups to fill the device
+    # number of teams of threads for the same block. Each team computes a part of every step of K, and the teams'
+    # sums are added up at the end. This gives more threads if C has too few groups to fill the device
     slices: int = 1
     order: Order = "serpentine"  # order of the multiply-adds
     # whether C is written element by element, so that the compiler is free to place the accumulators
     scalar_stores: bool = False
-    splits: int = 1  # number of groups that divide K among them
+    splits: int = 1  # number of groups for the same block, which divide K among them
 
     @property
     def name(self) -> str:
-        """The name, such as `64x128x16, 8x8`, with slices, splits and order if they are not the defaults."""
+        """The name, such as `64x128x16, 8x8`. It has slices, splits and order unless they are the defaults."""
         parts = [f"{self.rows}x{self.columns}x{self.depth}, {self.thread_rows}x{self.thread_columns}"]
         parts += [f"{self.slices} slices"] if self.slices > 1 else []
         parts += [f"{self.splits} splits"] if self.splits > 1 else []
@@ -76,25 +75,24 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """The number of vec4s of workgroup memory in which half of the teams leave their sums for the
-        other half."""
+        """The number of vec4s of workgroup memory in which half of the teams store sums for the other half."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
         """The number of vec4s of workgroup memory of a group: for the tiles of both operands, or for the sums
         of the teams if these take more."""
-        # transposed in the worst case
+        # + 2: each line is one vec4 longer if both operands are transposed
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
-        """Return whether the device's limits allow a group of this tile. `itemsize` is the number of bytes of a
-        number in the arithmetic."""
+        """Return whether the device's limits allow a group of this tile. A number in the arithmetic has `itemsize`
+        bytes."""
         threads = self.threads <= limits.max_workgroup_threads
         return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
     def groups(self, m: int, n: int) -> int:
-        """Return the number of groups for an m x n matrix."""
+        """Return the number of blocks of an m x n matrix."""
         return ceil_div(m, self.rows) * ceil_div(n, self.columns)
 
 
@@ -116,8 +114,8 @@ def sequence(tile: Tile) -> list[tuple[int, int]]:
     return pairs
 
 
-# The sizes n for which each tile is the best, with its rate relative to queued cuBLAS (H200, float32, TF32
-# off).
+# Beside a tile: the size n at which it is the best one, and its rate there relative to queued cuBLAS (H200, float32,
+# TF32 off).
 TILES = (
     Tile(64, 128, 16, 8, 8, order="interleaved", scalar_stores=True),  # 4096: 0.96, 8192: 1.00
     Tile(128, 128, 16, 8, 8, order="paired"),  # 2048: 0.95
@@ -127,19 +125,18 @@ TILES = (
     Tile(32, 32, 32, 4, 4, slices=2),  # 256: 1.40
     Tile(32, 32, 32, 4, 4),
 )
-# As fast on a software adapter as the smallest of TILES, and compiled there in a quarter of the time.
+# On a software adapter as fast as the smallest of TILES, and compiled in a quarter of the time.
 SOFTWARE_TILE = Tile(32, 32, 8, 4, 4)
 # float64 needs twice the registers and workgroup memory, so the blocks have half the size.
 WIDE_TILES = (Tile(64, 64, 16, 8, 4), Tile(64, 32, 16, 4, 4), Tile(32, 32, 16, 4, 4))
-# For C with few columns, as in the last layer of a classifier. It is bound by reading A, so many loads must be
-# in flight.
+# For a C with few columns, as in the last layer of a classifier. Reading A bounds it, so many loads must be in flight.
 NARROW = 16
 NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4, slices=2))
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that the device's limits allow (`Tile.fits`). The last of `tiles` is the smallest.
-    Raises Unsupported if none is allowed."""
+    """Return the tiles that the device's limits allow (`Tile.fits`). Raises Unsupported if they allow none; the last
+    of `tiles` has to be the smallest."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
         least = tiles[-1]
@@ -153,8 +150,8 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
 
 
 def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles for a C with few columns: the allowed NARROW_TILES, then those of `tiles` with at most 4
-    * NARROW columns."""
+    """Return the tiles for a C with few columns: NARROW_TILES that the limits allow, then those of `tiles` with at
+    most 4 * NARROW columns."""
     fitting = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
     return fitting + [tile for tile in tiles if tile.columns <= 4 * NARROW]
 
@@ -166,8 +163,8 @@ def _full(limits: Limits) -> int:
 
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return copies of tiles in which several groups share K, for tiles that leave the device partly idle and
-    can be split."""
+    """Return copies of some tiles, in which several groups divide K. These are the tiles with too few groups to fill
+    the device, if K can be divided."""
     # Without such copies, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an
     # H200.
     full, cuts = _full(limits), []
@@ -181,9 +178,9 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first. It is the first that gives the device enough groups, or else
-    the one that gives the most. A software adapter has `SOFTWARE_TILE`. Narrow tiles, for few columns, keep
-    their order."""
+    """Return the tiles with the default first. The default is the first tile with enough groups to fill the device,
+    or else the one with the most groups. On a software adapter it is `SOFTWARE_TILE`. If the first of `tiles` is
+    narrow, it is the default."""
     if limits.software:
         return [SOFTWARE_TILE, *tiles[::-1]]
     if tiles[0].columns <= NARROW:
@@ -200,8 +197,7 @@ def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[
 
 
 def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles that are worth a trial besides the default, since a driver takes long to build
-    a tile."""
+    """Return those of the tiles that are worth a trial. A driver takes long to build a tile."""
     full = _full(limits)
     worth = []
     for tile in tiles:
@@ -212,9 +208,9 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
             # slower than larger tiles once these fill the device
             fits = groups <= 4 * full and tile.splits == 1
         else:
-            # very many small groups read each row too often
+            # very many small blocks read each row too often
             fits = groups <= 64 * full or tile.rows * tile.columns > 4096
-        # else most of the device is idle
+        # with fewer groups most of the device is idle
         if fits and 2 * groups >= full:
             worth.append(tile)
     return worth
@@ -236,8 +232,8 @@ class Epilogue(msgspec.Struct, frozen=True):
     operands: Mapping[str, Literal["across", "all"]]
     formula: Callable[..., Any]  # formula of an element `v` of the product and of the operands
     flops: int  # operations for each element
-    # `in_place(np, out, room, *operands)` applies it to the array `out` by NumPy; `room(out)` returns a scratch
-    # array
+    # `in_place(np, out, room, *operands)` applies the epilogue to the array `out` by NumPy. `room(out)` returns a
+    # scratch array of the shape of `out`
     in_place: Callable[..., Any]
 
     @property
@@ -246,18 +242,17 @@ class Epilogue(msgspec.Struct, frozen=True):
         return trace(self.formula, ["v", *self.operands])
 
     def finish(self) -> str:
-        """Return the text of the WGSL function `finish(v, ...)` of an element and the operands. All have the
-        type `V`, which the kernel defines: a number or a vector."""
+        """Return the text of the WGSL function `finish(v, ...)` of an element and the operands. All have the type
+        `V`, a number or a vector, which the kernel defines."""
         return self.traced.wgsl("finish", "V", "V({})")
 
     def cuda_finish(self) -> str:
-        """Return the text of the CUDA function `finish(v, ...)` of an element and the operands, which
-        are `real`."""
+        """Return the text of the CUDA function `finish(v, ...)` of an element and the operands, all `real`."""
         return self.traced.cuda("finish")
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
-        """Return a pass that applies the formula to all of `out`, in place. Raises Unsupported beyond CUDA's
-        largest grid."""
+        """Return a pass that applies the formula to the buffer `out` (rows x columns), in place. Raises Unsupported
+        beyond CUDA's largest grid."""
         width = lanes(dtype) if columns % lanes(dtype) == 0 else 1
         units = rows * columns // width
         arguments = ("out", *self.operands, units, columns // width)

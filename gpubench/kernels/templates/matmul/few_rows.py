@@ -1,11 +1,11 @@
 """Products of a few rows (at most 16) and a matrix of weights, with their epilogue, in one launch.
 
-Reading the weights and starting launches bound such products, not arithmetic. The threads of a group share a
-block of columns. Each thread takes some of the k steps, for all rows of x in its group. It loads 16 bytes of
-weights at a time if the length of a row of weights allows it. Weights that are stored transposed are read along
+Reading the weights and starting launches take the time of such products, not arithmetic. The threads of a group
+share a block of columns. Each thread takes some of the k steps, for all rows of x in its group. It loads 16 bytes
+of weights at a time if the length of a row of weights allows it. Weights that are stored transposed are read along
 their rows, by up to a warp for each column.
 
-The rows may be normed first by layernorm. Each group then norms the rows that it multiplies, and keeps them in
+Layernorm may be applied to the rows first. Each group then norms the rows that it multiplies, and keeps them in
 its memory in the type of the arithmetic. The first weights are loaded meanwhile.
 
 - CUDA: shuffles add up the two sums of a row within each warp, and then over its warps.
@@ -43,7 +43,7 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.matmul import Epilogue
 from gpubench.kernels.templates.rows import EPSILON
 
-# Most units of weights that a thread loads before the norm, so that they have arrived when the norm is done.
+# Most units of weights that a thread loads before the norm. They arrive while the norm is computed.
 _MOST_AHEAD = 4
 
 
@@ -53,12 +53,12 @@ class RowNorm(msgspec.Struct, frozen=True):
     rows: int  # rows of the group
     k: int  # elements of a row
     threads: int  # threads of the group
-    shares: int  # number of threads along k
+    shares: int  # number of threads that divide the k steps of the product among them
 
     @property
     def held_rows(self) -> int:
         """The number of rows for which the group has memory: `rows`, rounded up to a power of two."""
-        # the threads then divide evenly among the rows
+        # so each row has equally many threads
         return power_of_two_at_least(self.rows)
 
     @property
@@ -73,8 +73,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of pairs (mean, sum of squares) of a row after the first of the two joins in WGSL."""
-        # both joins combine about equally many pairs
+        """The number of pairs (mean, sum of squares) of a row after the first of two joins in WGSL."""
+        # a thread combines about equally many pairs in both joins
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
@@ -84,8 +84,7 @@ class RowNorm(msgspec.Struct, frozen=True):
         return real_bytes * (self.held_rows * self.k + 2 * ceil_div(self.threads, 32))
 
     def cuda_head(self) -> str:
-        """Return the constants, and the function that adds up over a row. A row needs at least one warp
-        of threads."""
+        """Return the constants, and the function that adds up over the threads of a row, at least a warp."""
         ahead = min(_MOST_AHEAD, ceil_div(self.k, self.shares))
         return f"""
 const int K = {self.k}, HELD_ROWS = {self.held_rows}, ROW_THREADS = {self.lanes}, HELD = {self.elements};
@@ -104,8 +103,8 @@ const int AHEAD = {ahead};
         return min(_MOST_AHEAD, self.k // self.shares)
 
     def wgsl_head(self, real: str) -> str:
-        """Return the declarations of the group's memory, of `held(lane)` and of `stands_for(chunk)`. The former
-        is how many elements of a row a thread has, the latter those of a pair after the first join."""
+        """Return the declarations of the group's memory and of two functions. `held(lane)` is the number of elements
+        of a row that a thread has, `stands_for(chunk)` the number in a pair after the first join."""
         pair = f"vec2<{real}>"
         return f"""
 var<workgroup> rows: array<{real}, {self.held_rows * self.k}>;
@@ -115,14 +114,13 @@ fn held(lane: u32) -> {real} {{ return {self._count(real, self.lanes)}; }}
 fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "chunk")}; }}"""
 
     def _count(self, real: str, lanes: int, lane: str = "lane") -> str:
-        """Return an expression for the elements of lane `lane`, if `lanes` lanes share a row element
-        by element."""
+        """Return an expression for how many elements the lane `lane` has, if `lanes` lanes divide a row."""
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Return statements that write the normed rows to `rows`. The expression `source` is the row of x that
-        a thread reads."""
+        """Return statements that write the normed rows to `rows`. `source` is the expression for the row of x that a
+        thread reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 
@@ -172,9 +170,9 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
 
 
 def _add(terms: Sequence[str]) -> str:
-    """Return the expression of the sum of the terms, added in pairs."""
+    """Return the expression of the sum of the terms."""
     terms = list(terms)
-    # no addition waits for all earlier ones
+    # in pairs, so that no addition waits for all earlier ones
     while len(terms) > 1:
         pairs = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[len(terms) // 2 * 2 :]
@@ -182,14 +180,14 @@ def _add(terms: Sequence[str]) -> str:
 
 
 def _some(count: str, real: str) -> str:
-    """Return the expression of a divisor that is at least 1."""
-    # a count may be 0
+    """Return the expression of a count that is used as a divisor: 1 in place of 0."""
     return f"max({count}, {real}(1.0))"
 
 
 def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[str]:
     """Return WGSL statements that join `joins` pairs (mean, sum of squares about it) into one, `mean`."""
-    # the pairs are named by `pair`, their numbers of elements by `count`, and `counted` is the sum of these
+    # `pair` and `count` are the beginnings of the names of the pairs and of their numbers of elements. `counted` is
+    # the sum of these numbers
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
         f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
@@ -210,7 +208,8 @@ _CUDA_FOLD = """__device__ __forceinline__ real over_row(real value, real* spare
   }
   return value;
 }"""
-# Replaces the loop over the weights. `own`, `first`, `unit` and `total` are defined in the kernel for few rows.
+# The norm, and the loop over the weights that is used after it. The kernel for few rows defines `own`, `first`, `unit`
+# and `total`.
 CUDA_SUMS = """
   const int share = threadIdx.x / UNITS;
   Unit ahead[AHEAD];
@@ -270,7 +269,7 @@ _CUDA_BYTES = 48 * 1024  # memory of a block that every device allows by default
 
 
 class WeightedRows(msgspec.Struct, frozen=True):
-    """A product of a few rows of x and a matrix of weights."""
+    """The product of a few rows of x and a matrix of weights."""
 
     names: tuple[str, str]  # buffers of the rows and of the weights
     n: int  # rows
@@ -280,11 +279,11 @@ class WeightedRows(msgspec.Struct, frozen=True):
     turned: bool = False  # whether the weights are stored m x k, not k x m
     epilogue: Epilogue | None = None  # applied to the product
     normed: bool = False  # whether the rows are normed first, by layernorm with the gain g and the shift c
-    row: int = 0  # index in x of the first row, if the rows are normed
+    row: int = 0  # index in x of the first of the rows, which must be `normed` unless this is 0
 
     @property
     def across(self) -> tuple[str, ...]:
-        """The buffers of the norm that are read in addition to the rows."""
+        """The buffers of the norm's gain and shift, if there is a norm."""
         return ("g", "c") if self.normed else ()
 
     @property
@@ -297,13 +296,13 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """Return the work of a group of threads for `rows` rows, whose loads take `width` elements."""
-        # up to a warp shares a column
+        """Return the work of a group of `threads` threads for `rows` rows. A load has `width` elements."""
+        # up to a warp of threads shares a column
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)
         columns, most = max(width, _SECTOR_BYTES // ITEMSIZE[self.dtype]), min(_MOST_COLUMNS, _WARP * width)
-        # from one memory sector up, as long as there are more groups than multiprocessors
+        # from one memory sector on, more columns as long as there are more groups than multiprocessors
         while 2 * columns <= most and ceil_div(self.m, columns) > multiprocessors(limits):
             columns *= 2
         units = columns // width
@@ -311,12 +310,12 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
 
 class ColumnBlock(msgspec.Struct, frozen=True):
-    """The work of a group of threads: neighbouring units of columns, for some rows."""
+    """The work of a group of threads: neighbouring columns, in units, for some rows."""
 
     rows: int  # rows of the product
     units: int  # units of columns
-    width: int  # columns of a unit; if turned, a unit is `width` neighbours along k
-    shares: int  # threads along k for each unit
+    width: int  # columns of a unit; if turned, a unit is one column, and this is the length of a load along k
+    shares: int  # threads for each unit, which divide the k steps among them
     turned: bool  # whether the weights are stored m x k, not k x m
 
     @property
@@ -332,8 +331,8 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
-    """Return the CUDA launch that computes the product. Returns None for no or more than MOST_ROWS rows, for an
-    empty matrix, and if a block or the grid is too small."""
+    """Return the CUDA launch that computes the product. Returns None for no rows and for more than MOST_ROWS, for an
+    empty matrix, and if the product exceeds a block's memory or the grid."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None
@@ -349,16 +348,16 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
 
 
 def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
-    """Return the bytes of normed rows and sums in a block, 0 without a norm."""
+    """Return the bytes of a block's memory, 0 without a norm."""
     if (norm := of.norm(product)) is None:
-        # sums alone always fit
+        # without normed rows, the sums always fit
         return 0
     size = 8 if product.dtype == "float64" else 4
     return norm.cuda_bytes(size) + size * _THREADS // _WARP * of.rows * of.columns
 
 
 def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
-    """Return the CUDA translation unit of the product, which has no norm if it is turned."""
+    """Return the CUDA translation unit of the product. With turned weights there is no norm."""
     arrays = "".join(f", const stored* __restrict__ {name}_" for name in (*product.operands, *product.across))
     index = {"across": "column", "all": "row * m + column"}
     operands = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())
@@ -454,8 +453,9 @@ _CUDA_TURNED = """
 
 
 def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
-    """Return the WGSL program of the product, with one dispatch. Returns None if a group holds no row, or less
-    than half of those that it should norm. Raises Unsupported for a dtype that the device lacks."""
+    """Return the WGSL program of the product, with one dispatch. Returns None if a group's memory holds no row, or,
+    with a norm, less than half of the rows that a group should have. Raises Unsupported for a dtype that the device
+    lacks."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
     threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)
@@ -476,7 +476,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
 
 
 def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> int:
-    """Return the bytes that a group needs: for the sums of its threads, and for normed rows."""
+    """Return the bytes of a group's memory: for the sums of its threads, and for normed rows."""
     size = 8 if storage.real == "f64" else 4
     sums = size * threads * of.rows * (1 if of.turned else storage.lanes * storage.parts)
     norm = of.norm(product)
@@ -486,7 +486,7 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
     """Return the text of the whole shader, for weights in `storage`."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
-    # what is stored in units, and what element by element
+    # turned weights are loaded in units with x, others are in units with the result
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"
     norm = of.norm(product)
@@ -537,7 +537,7 @@ def _wgsl_loop(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm | No
 
 
 def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, moved: bool) -> str:
-    """Return the statements of the norm and of the products, the first weights loaded before it."""
+    """Return the statements that load the first weights, norm the rows and multiply."""
     ahead, k = norm.wgsl_ahead, norm.k
     lines = [f"  let ahead{a} = w_in[(share + {a * of.shares}u) * p.columns + place];" for a in range(ahead)]
     source = "min(first + own, p.n - 1u)"
@@ -553,7 +553,7 @@ def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, mov
 
 
 def _wgsl_products(of: ColumnBlock, storage: Storage, x: Storage, units: Sequence[str]) -> list[str]:
-    """Return statements that add the products of a unit `w` with a unit of each row to the totals."""
+    """Return statements that add the products of the unit `w` and of each row's unit to the totals."""
     lines = []
     for r, unit in enumerate(units):
         lines.append(f"    let x{r} = {unit};")

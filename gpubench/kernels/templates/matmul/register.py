@@ -6,10 +6,10 @@ is one sum of a thread's base and a constant. That saves registers, so that a se
 multiprocessor. The steps of K are written out in full, because WGSL has no unroll hint. The next tile is
 fetched into registers during the arithmetic.
 
-Both tiles have a line for each step of K, so that they are read as vec4. Memory with such lines (B's, and A's
-if it is stored transposed) is copied as it is; other lines are transposed in registers on the way. Lines of
-memory are read as vec4. Lines whose length is no multiple of 4 are read element by element if they are short,
-and were padded before if they are long.
+In workgroup memory the tiles of A and B have a line for each step of K, so that threads read vec4s along the block
+of C. An operand that is stored with such lines (B, or a transposed A) is copied as it is; any other is transposed in
+registers on the way. Lines are read from the buffers as vec4s. Lines whose length is no multiple of 4 are read
+element by element if they are short, and padded by an earlier dispatch if they are long.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ class Carried(msgspec.Struct, frozen=True):
     """One vec4 that a thread holds between memory and workgroup memory."""
 
     name: str  # name of its variable
-    ahead: int  # number of lines from the thread's first line to the line of this vec4
+    ahead: int  # number of lines between the thread's first line and that of this vec4
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """How a group reads a tile of A or B."""
+    """How a group reads a tile of A or B, the operand, from its buffer."""
 
-    name: Literal["a", "b"]  # operand that is read
+    name: Literal["a", "b"]  # operand
     tile: Tile  # block of C that the group computes
     real: str  # type of the arithmetic
     extent: int  # rows of A or columns of B
     k: int  # length of K; a multiple of 4 if the operand is turned
     turned: bool  # whether a line of memory runs along K (k / 4 vec4s); if not, it runs along `extent`
     loose: bool  # whether the operand is read element by element, not as vec4
-    begin: str  # expression of the group's first row or column, in vec4s unless it is `turned`
+    begin: str  # expression of the group's first row or column; in vec4s unless the operand is `turned`
     inside: bool  # whether no group reads past an edge
-    # beginning of a call that reads four neighbours of a line; empty if the lines are in memory
+    # beginning of the call of a function that reads four neighbours of a line, for patches of an image; empty if the
+    # lines are in the buffer
     gather: str = ""
 
     @property
@@ -53,7 +54,7 @@ class OperandTile(msgspec.Struct, frozen=True):
     @property
     def pitch(self) -> int:
         """The number of vec4s from line to line in workgroup memory."""
-        # lines of a turned operand begin in different banks
+        # + 1: lines of a turned operand begin in different banks
         return self.length // 4 + self.turned
 
     @property
@@ -75,7 +76,7 @@ class OperandTile(msgspec.Struct, frozen=True):
     @property
     def carried(self) -> list[Carried]:
         """The vec4s that each thread loads."""
-        # four in a row are neighbouring lines, a square of 4 x 4, if a thread transposes squares
+        # a thread that transposes squares of 4 x 4 reads four neighbouring lines, then those of its next square
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
@@ -93,12 +94,12 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _quads(self) -> int:
-        """The number of vec4s of a line of memory that belong to the tile."""
+        """The number of vec4s of the tile in a line of the buffer."""
         return (self.tile.depth if self.turned else self.length) // 4
 
     @property
     def _apart(self) -> int:
-        """The number of lines that all threads together read at once."""
+        """The number of lines that all threads of the group read at once."""
         return self.tile.threads // self._quads
 
     @property
@@ -107,13 +108,13 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"(thread & {self._quads - 1}u)"
 
     def _line(self, load: Carried) -> str:
-        """Return the expression for the line that the load reads, counted within the tile."""
+        """Return the expression for the line that the load reads, counted from the tile's first line."""
         first = f"(thread >> {log2(self._quads)}u)"
         return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
     def functions(self) -> list[str]:
-        """Return the function that reads four neighbouring elements of a line of a `loose` operand, else no
-        line. After the end of the line it repeats the last element."""
+        """Return the lines of a function that reads four neighbouring elements of a `loose` operand's line, and repeats
+        the last element after the line's end. Returns no lines for other operands."""
         if not self.loose:
             return []
         lanes = (f"{self.name}_[start + min(4u * place + {q}u, {self.extent - 1}u)]" for q in range(4))
@@ -129,15 +130,15 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"{self.name}_at(layer_{self.name}" if self.loose else self.gather
 
     def layer(self, steps: int) -> int:
-        """Return the distance in memory between two layers of the grid, in the units of `across`. Layers are
-        products, or splits of K. `steps` is a split's length along K."""
+        """Return the distance in the buffer between two layers of the grid, in the units of `across`. Layers are
+        products, or splits of K, which have the length `steps`."""
         if self.tile.splits == 1:
             return self.lines * self.across
         return steps // 4 if self.turned else steps * self.across
 
     def addresses(self, start: int) -> list[str]:
-        """Return statements for the address of the thread's first vec4 in memory, and for its place in
-        workgroup memory, where the tile begins at `start`."""
+        """Return statements for the address of the thread's first vec4 in the buffer, and for its place in workgroup
+        memory, where the tile begins at `start`."""
         first = self.carried[0]
         line, at = self._line(first), f"{start}u + " if start else ""
         lines = []
@@ -153,7 +154,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def fetch(self) -> list[str]:
-        """Return statements that read the tile at `step` (in vec4s of K) into registers."""
+        """Return statements that read a tile into registers. The WGSL variable `step` is where it begins along K, in
+        vec4s."""
         step = "step" if self.turned else f"step * {4 * self.across}u"
         lines = []
         for load in self.carried:
@@ -169,15 +171,14 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return both coordinates of a read. The one along the extent becomes that of the matrix and is limited to
-        it; the one along K stays."""
+        """Return (line, place). The one along the extent is made an index of the whole operand, within it."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"
 
     def fetch_rest(self, start: int) -> list[str]:
-        """Return statements that read the steps of K from `start` on, which do not fill a tile. The last step
-        of K stands for those after the end."""
+        """Return statements that read the steps of K from `start` on, which do not fill a tile. After the end of K the
+        last step is read again."""
         lines = []
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
@@ -224,8 +225,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
 
 class Patches(msgspec.Struct, frozen=True):
-    """B as the patches of an image: a row for each channel and tap of 3 x 3, a column for each pixel. It is
-    read from the image, and a tap outside is 0."""
+    """B as the patches of an image, with a row for each channel and tap of 3 x 3, and a column for each pixel. Its
+    elements are read from the image; those of taps outside are 0."""
 
     channels: int  # channels of the image
     side: int  # height and width of the image
@@ -241,7 +242,7 @@ class Patches(msgspec.Struct, frozen=True):
         return 9 * self.channels
 
     def function(self, real: str) -> str:
-        """Return the function `patches_at(image, row, quad)`, which reads four neighbours in a row of B."""
+        """Return the text of the function `patches_at(image, row, quad)`, which reads four neighbours of a row of B."""
         lanes = "\n".join(
             f"  v.{lane} = tap(base, 4u * quad + {q}u, dy, dx, real);" for q, lane in enumerate(LANES)
         )
@@ -264,17 +265,18 @@ fn patches_at(image: u32, row: u32, quad: u32) -> vec4<{real}> {{
 }}"""
 
 
-# The error of a sum of terms of one sign grows with the square root of their number. A gradient of weights adds
-# up a batch: over 16,384 rows the error of one accumulator was 12 units of round-off, and that of BLAS, which
-# adds up blocks, was one.
+# Sums over more than _LONG steps of K are added up in blocks of _BLOCK steps. The error of a sum of terms of one sign
+# grows with the square root of their number. A gradient of weights adds up a batch: over 16,384 rows the error of one
+# accumulator was 12 units of round-off, and that of BLAS, which adds up blocks, was one.
 _LONG, _BLOCK = 4096, 512
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A tile and the sizes of a product. In memory, a line of A or B takes `ceil_div(length, 4)` vec4s, unless
+    """A tile and the sizes of a product. In its buffer, a line of A or B takes `ceil_div(length, 4)` vec4s, unless
     the operand is `loose`. If lines run along K, k is a multiple of 4.
 
-    With `splits`, k is a multiple of their depth, and C is written once for each split, without the epilogue.
+    If the tile has several splits, each of them has whole tiles of K, and its part of C is written without the
+    epilogue.
     """
 
     tile: Tile  # block of C that a group computes
@@ -301,27 +303,27 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> bool:
-        """Whether C has at least one whole block. A block that would cross the edge is then moved back inside
-        and repeats a part of C."""
-        # else the block would move within a vec4
+        """Whether C has at least one whole block. If so, a block that would cross the edge is moved back inside, and
+        computes a part of C again."""
+        # a block of a transposed operand moves by whole vec4s only
         whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
         return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
 
     @property
     def quads(self) -> int:
-        """The number of vec4s of a row of C, of which the last may be partly used."""
+        """The number of vec4s of a row of C. The last one may be partly used."""
         return ceil_div(self.n, 4)
 
     @property
     def a(self) -> OperandTile:
-        """The way in which A is read."""
+        """How A is read."""
         begin = "(top >> 2u)" if self.ta else "top"
         loose = "a" in self.loose
         return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
 
     @property
     def b(self) -> OperandTile:
-        """The way in which B, or the patches of an image, are read."""
+        """How B is read, from its buffer or as patches from an image."""
         begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
         gather = "patches_at(group.z" if self.patches else ""
         return OperandTile(
@@ -335,14 +337,13 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> int:
-        """The number of whole tiles along K, for each split."""
+        """The number of whole tiles along K, in each split."""
         return self.k // self.tile.depth // self.tile.splits
 
     @property
     def block(self) -> int:
-        """The number of whole tiles that are added up before they are added to the total, or 0: products are
-        added to it directly."""
-        # blocks reduce rounding errors, and cost registers
+        """The number of tiles whose sum is added to the total, or 0 if each product is added to the total directly."""
+        # such sums reduce rounding errors, and cost registers
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 
@@ -368,7 +369,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def source(layout: Layout) -> str:
-    """Return the whole shader. Its bindings are a, b, out and the operands of the epilogue."""
+    """Return the text of the whole shader. Its bindings are a, b, out and the operands of the epilogue."""
     lines = [*_thread(layout), *_addresses(layout)]
     names = ("c", "total") if layout.block else ("c",)
     lines += [
@@ -396,7 +397,7 @@ def source(layout: Layout) -> str:
 
 
 def _end_block(layout: Layout) -> list[str]:
-    """Return statements that add the sums of a block of tiles to the totals, if there are blocks."""
+    """Return statements that add the sums of a block of tiles to the totals after its last tile."""
     if not layout.block:
         return []
     places = sorted(sequence(layout.tile))
@@ -454,7 +455,7 @@ def _place(tile: Tile) -> list[str]:
             f"  let tx = member & {tile.threads_x - 1}u;",
             f"  let ty = member >> {log2(tile.threads_x)}u;",
         ]
-    # 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their reads use different banks
+    # 32 neighbouring threads compute 8 x 4 blocks, and 8 of them 2 x 4: their reads are from different banks
     warps_x = tile.threads_x // 8
     return [
         f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
@@ -499,10 +500,10 @@ def _products(tile: Tile) -> list[str]:
 
 
 def _last_tile(layout: Layout) -> list[str]:
-    """Return the statements of the steps that do not fill a tile."""
+    """Return the statements of the last steps of K, which do not fill a tile."""
     lines = ["  workgroupBarrier();"]
     for k in range(min(layout.steps, layout.rest)):
-        # a team whose share lies after the end of K skips it
+        # a team whose part of the step is after the end of K skips it
         if layout.tile.slices > 1:
             inside = f"slice * {layout.steps}u + {k}u < {layout.rest}u"
             lines += [f"  if ({inside}) {{", *_multiply(layout, k), "  }"]
@@ -512,7 +513,7 @@ def _last_tile(layout: Layout) -> list[str]:
 
 
 def _add_slices(layout: Layout) -> list[str]:
-    """Return statements that add up the sums of the teams, in the first team in the end."""
+    """Return statements that add up the sums of all teams. The first team then has the totals."""
     tile, lines = layout.tile, []
     blocks = [
         [f"c{r}_{4 * j + q}" for q in range(4)]
@@ -552,7 +553,7 @@ def _write(layout: Layout) -> list[str]:
 
 
 def _store(layout: Layout, start: str, r: str, column: str, values: list[str]) -> list[str]:
-    """Return WGSL lines that finish and store four neighbouring elements of a row of C, guarded at its edge."""
+    """Return lines that finish and store four neighbouring elements of a row, except outside of C."""
     # WGSL expressions: `start` is where the row begins, in elements with `scalar_stores`, else in vec4s
     down = [] if layout.inside else [f"{r} < {layout.m}u"]
     if not layout.scalar_stores:
@@ -575,7 +576,7 @@ def _guard(text: str, guards: list[str]) -> str:
 
 
 def _finish(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
-    """Return the epilogue of four neighbours, or None if there is none."""
+    """Return the epilogue of four neighbours as an expression, or None if there is no epilogue."""
     if layout.epilogue is None:
         return None
     arguments = [f"V({', '.join(values)})"]

@@ -1,8 +1,9 @@
-"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and a ladder of simpler kernels
-below it.
+"""The WGSL programs of matrix products: the register-blocked kernel with its candidates, and two simpler kernels
+for teaching.
 
-The two lower rungs of this ladder, naive and tiled, are kept simple for teaching. On an H200 they reach 0.10
-and 0.16 of cuBLAS at n = 4096, and the register-blocked kernel 0.96. Few rows have a kernel of their own.
+The simple kernels, naive and tiled, are the lower rungs of a ladder that ends with the register-blocked kernel. On
+an H200 they reach 0.10 and 0.16 of cuBLAS at n = 4096, and the register-blocked kernel 0.96. Few rows have a
+separate kernel (`few_rows`).
 """
 
 from __future__ import annotations
@@ -53,26 +54,25 @@ from gpubench.kernels.templates.matmul import (
 )
 
 _PAD_THREADS = 64
-# A GPU reads at most this many bytes of weights, in columns of at most this length, in less time than a launch
-# takes. Tiles gain nothing there (on an H200 none of 15 products of up to 4 rows chose one), so there are no
-# trials.
+# Up to this many bytes of weights, in columns of at most this length, a GPU reads in less time than a launch takes.
+# Tiles gain nothing there (on an H200 none of 15 products of up to 4 rows chose one), so there are no trials.
 _LAUNCH_BYTES, _SHORT = 4 * 1024 * 1024, 2048
-_LOOSE = 32
+_LOOSE = 32  # most elements of a line that is read element by element
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """The storage of A or B in its buffer."""
+    """The storage of A or B in its buffer, as lines of elements that follow each other."""
 
-    side: str  # operand, a or b
-    buffer: str  # name of its buffer
-    turned: bool  # whether a line runs along K; if not, it runs along `extent`
-    extent: int  # rows of A or columns of B
+    side: str  # operand: "a" or "b"
+    buffer: str  # name of the operand's buffer
+    turned: bool  # whether a line runs along K; if not, it runs along the extent
+    extent: int  # number of rows of A, or of columns of B
     k: int  # length of K
     deep: int  # length of K with padding
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of lines, and number of elements in a line."""
+        """(number of lines, number of elements in a line)."""
         return (self.extent, self.k) if self.turned else (self.k, self.extent)
 
     @property
@@ -82,14 +82,14 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def loose(self) -> bool:
-        """Whether the lines are read element by element, because they are short and no whole vec4s."""
+        """Whether the lines are read element by element, because they are short and not whole vec4s."""
         odd = not self.turned and self.extent % 4 != 0
-        # so short that a dispatch for a padded copy would cost more
+        # for short lines a dispatch that makes a padded copy would cost more
         return odd and self.extent <= _LOOSE and self.k == self.deep
 
 
 class Product(msgspec.Struct, frozen=True):
-    """One or several products of A and B. Each product has its own matrices."""
+    """One or several products of A and B. Each product has its own matrices, but all share A if B has `patches`."""
 
     m: int  # rows of A
     n: int  # columns of B
@@ -101,16 +101,17 @@ class Product(msgspec.Struct, frozen=True):
     a: str = "a"  # buffer of A
     b: str = "b"  # buffer of B
     epilogue: Epilogue | None = None  # applied to each element before it is written; None: nothing is
-    patches: register.Patches | None = None  # every product has the same A, and B is read from its image
+    # the images of which B has the patches. All products then have the same A. None: B is a matrix in memory
+    patches: register.Patches | None = None
 
     @property
     def deep(self) -> int:
-        """The length of K as it is read, a multiple of 4 if a line of A or B runs along K."""
+        """The length of K with padding: a multiple of 4 if a line of A or B runs along K."""
         return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
 
     @property
     def lines(self) -> list[Lines]:
-        """The lines of A and B. Patches have none, because they come from an image."""
+        """The lines of A and, unless B has the patches of images, of B."""
         a = Lines("a", self.a, not self.ta, self.m, self.k, self.deep)
         return [a] if self.patches else [a, Lines("b", self.b, self.tb, self.n, self.k, self.deep)]
 
@@ -119,9 +120,11 @@ class Product(msgspec.Struct, frozen=True):
         """The buffers that the epilogue reads."""
         return tuple(self.epilogue.operands) if self.epilogue else ()
 
-    def require(self, limits: Limits) -> None:
-        """Raise Unsupported if the device lacks the dtype or cannot bind a whole matrix."""
-        require_storage(self.dtype, limits, exact=self.epilogue is None or self.epilogue.traced.exact)
+    def require(self, limits: Limits, threads: int = 1) -> None:
+        """Raise Unsupported if the device lacks the dtype, has no groups of so many threads, or cannot bind all of A,
+        B or C at once."""
+        exact = self.epilogue is None or self.epilogue.traced.exact
+        require_storage(self.dtype, limits, threads=threads, exact=exact)
         size = self.batch * ITEMSIZE[self.dtype]
         sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
         if self.patches:
@@ -140,16 +143,16 @@ def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]])
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates, the default first: each promising tile, and the kernel for few rows if A has
-    few. Halves are multiplied and added in float32. Raises Unsupported for an empty matrix, and beyond the
-    device's limits."""
+    """Return the candidates, the default first: each promising tile and, if A has few rows, the kernel for few rows.
+    Halves are multiplied and added in float32. Raises Unsupported for an empty matrix, and if the device lacks the
+    dtype or a matrix exceeds its limits."""
     product.require(limits)
     m, n, k, batch = product.m, product.n, product.k, product.batch
     if 0 in (m, n, k, batch):
         raise Unsupported("a matrix without elements is not multiplied", reason="shape")
     thin = m <= few_rows.MOST_ROWS and batch == 1 and not product.ta and product.patches is None
     few = Candidate(few_rows.NAME, partial(_few, product, limits))
-    one_group = m <= few_rows.WGSL_ROWS  # which holds all rows: no weight is read twice
+    one_group = m <= few_rows.WGSL_ROWS  # one group holds all rows: no weight is read twice
     # reading the weights takes less time than a launch
     if thin and one_group and k <= _SHORT and k * n * ITEMSIZE[product.dtype] <= _LAUNCH_BYTES:
         return (few,)
@@ -158,7 +161,7 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     if n <= NARROW and product.patches is None and not limits.software:
         tiles = narrow(tiles, itemsize, limits)
     first, *rest = rank(m, n, batch, tiles, limits)
-    if not limits.software:  # which never takes any but the default
+    if not limits.software:  # a software adapter takes the default
         cut = split(m, n, product.deep, tiles, limits) if batch == 1 else []
         rest = promising(m, n, batch, [*cut, *rest], limits)
     ways = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
@@ -176,8 +179,8 @@ def _few(product: Product, limits: Limits) -> WgslProgram:
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
-    """Return the passes with one tile. Lines whose length is no multiple of 4 are first copied into longer
-    ones, unless they are short."""
+    """Return the program with this tile. Lines whose length is no multiple of 4 are first copied to padded ones,
+    unless they are short."""
     m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
     deep, names = product.deep, {"a": product.a, "b": product.b}
     whole = product.epilogue if tile.splits == 1 else None
@@ -207,7 +210,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
 
 
 def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
-    """Return the pass that adds up the splits of C, element by element."""
+    """Return the pass that adds up the splits of C and applies the epilogue."""
     count, stored, threads = layout.m * layout.n, elements(layout.dtype).stored, group_threads(limits)
     value = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
     buffers = {"in_": layout.real, "out_": stored, **{f"{name}_with": stored for name in product.beside}}
@@ -229,7 +232,7 @@ def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
 def _pad(
     name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
 ) -> WgslPass:
-    """Return the pass that copies an array (batch, rows, columns) into (batch, *padded), filled with zeros."""
+    """Return the pass that copies an array of this shape to one of (batch, *padded), filled up with zeros."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
     stored = elements(dtype).stored
@@ -256,15 +259,14 @@ def _pad(
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
-    """Return a program for teaching, with one element per thread. `source` is the text `NAIVE` or
-    `TILED`. Raises Unsupported for several or transposed products, for other dtypes than float32, and
-    beyond the limits."""
+    """Return a program for teaching, with one element of C per thread. `source` is the text `NAIVE` or `TILED`.
+    Raises Unsupported for several products, transposed matrices and dtypes other than float32, and if a matrix
+    exceeds the device's limits."""
     require_dtype(product.dtype, ("float32",))
     if product.batch > 1 or product.ta or product.tb:
         why = "the lower rungs of the ladder take one product a launch, row by row"
         raise Unsupported(why, reason="no-implementation")
-    product.require(limits)
-    require_storage(product.dtype, limits, threads=_SIDE * _SIDE)
+    product.require(limits, _SIDE * _SIDE)
     grid = require_grid(limits, ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1)
     uniform = (product.m, product.n, product.k)
     return one_dispatch(source, grid, ("a", "b", "out"), uniform=uniform)

@@ -1,9 +1,9 @@
 """Ops along rows, whose output is as long as the input: one formula of a row, in every language.
 
 - CPU: whole rows for each thread, or parts of a row if there are fewer rows than threads.
-- CUDA: a row is in the registers of its threads: a part of a warp, a warp, a block, or a cluster of blocks with
-  access to each other's shared memory. So each element is read only once, except in rows that are too long for
-  these registers.
+- CUDA: the threads of a row hold it in registers, so each element is read only once. They are a part of a warp, a
+  warp, a block, or a cluster of blocks with access to each other's shared memory. Rows that are too long for the
+  registers are read twice.
 - WGSL: `lanes` threads of a group share a row, and each keeps `held` units of every input in registers. Units
   that do not fit are read from memory a second time. Short rows share a group.
 """
@@ -34,38 +34,38 @@ from gpubench.kernels.templates.rows.formula import RowArrays, RowFormula, trace
 
 _WIDEST, _NARROWEST, _ONE_ROW = 1024, 32, 65536
 _WIDTH = 256
-EPSILON = 1e-5  # added to the mean of squares: a row of equal elements has a norm, too
+EPSILON = 1e-5  # added to the mean of squares, so that a row of equal elements has a norm
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """The rules that give the number and the length of an op's rows from its params."""
+    """How the params of an op give the number and the length of its rows."""
 
     shape: Callable[[Params], tuple[int, int]]  # returns (number of rows, length of a row)
-    params: str  # meaning of the size n
+    params: str  # text that says what the size n is
     options: dict[str, str]  # options of the op, each with its meaning
     sizes: Ladder  # default sizes of the op
     part: Callable[[Params, int], Params]  # `part` of the op's split
-    fits: Callable[[Params], str | None] = always_fits  # returns why such params are not allowed, or None
+    fits: Callable[[Params], str | None] = always_fits  # returns why params are not allowed, or None
 
 
 def _columns(params: Params) -> int:
-    """Return the length of a row: `columns`, the largest divisor of n up to 1024 or, if that is small, n."""
+    """Return the length of a row: the param `columns`, or a divisor of n."""
     n = params["n"]
     if "columns" in params:
         return params["columns"]
     width = next(d for d in range(min(n, _WIDEST), 0, -1) if n % d == 0)
-    # a prime n, for example, is one row
+    # if only short rows divide n, as for a prime n, all elements are one row, unless it is too long
     return n if width < _NARROWEST and n <= _ONE_ROW else width
 
 
 def _fits(params: Params) -> str | None:
-    """Return why n elements cannot be divided into rows of `columns`, or None if they can."""
+    """Return why n elements cannot be divided into rows of the param `columns`, or None."""
     n, width = params["n"], _columns(params)
     return None if n % width == 0 else f"rows of {width} do not divide {n} elements"
 
 
 def _rows_of(params: Params, units: int) -> Params:
-    """Return the params for `units` rows of the same length."""
+    """Return the params for `units` rows of the length that the rows of `params` have."""
     width = _columns(params)
     return {"n": units * width, "columns": width}
 
@@ -95,8 +95,9 @@ def rowwise(
     name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
     of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
-    """Return an op whose output rows depend only on the same row of its inputs, which have its shape. A weight
-    has a single row, used for all rows. `of` gives the shape, and `declaration` the other fields of the op."""
+    """Return an op that computes each output row from the same row of its inputs. An input has the shape of the
+    output or, if it is a weight, a single row for all. `of` gives the shape from the params, and `declaration` are
+    further fields of the op."""
     traced = row_formula(name, inputs, formula)
 
     def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:
@@ -115,8 +116,8 @@ def rowwise(
 
 
 def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
-    """Return layernorm(x) with the gain `g` and the bias `c`, as a formula of a row. `m` has the functions
-    of formulas."""
+    """Compute layernorm(x) with the gain `g` and the bias `c`. This is a formula of a row: `m` has the functions of
+    `RowArrays`."""
     rest = x - m.mean(x)
     return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
 

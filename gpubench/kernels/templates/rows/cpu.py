@@ -26,16 +26,15 @@ from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
 _STRIDE = 8  # float64 elements between the results of two parts of a row: a cache line
 _RUN = 256  # elements of a run
-# most inputs of rows in parts: a kernel has four arrays, and one is for the output, one for the results of
-# parts
+# Most inputs of rows in parts: of a kernel's four arrays, one is the output and one has the results of parts.
 _MOST_INPUTS = 2
 
 
 def candidates(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> tuple[Candidate, ...]:
-    """Return candidates for `count` rows, with different numbers of threads and, for large arrays, with
-    streaming stores. All of them write to the array `into`."""
+    """Return candidates for `count` rows of `columns` elements, with different numbers of threads and, for large
+    arrays, with streaming stores. All of them write to the array `into`."""
     names, arrays = formula.names, numba_operands(formula.names, into)
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
@@ -56,20 +55,20 @@ def candidates(
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a module of kernels."""
+    """The Python text of a module of kernels."""
 
     formula: RowFormula  # formula of a row
     dtype: str  # dtype of inputs and output
-    keeps: bool  # whether the powers of a row are stored in the output until they are scaled
+    keeps: bool  # whether the output holds the powers of a row until they are scaled
 
     def rows_module(self, streaming: bool) -> str:
-        """Return the Python text of the module whose kernels work on whole rows."""
+        """Return the text of the module whose kernel works on whole rows."""
         made = "".join(map(self._statements, self.formula.steps))
         text = _STREAMED if streaming else _WHOLE
         return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
 
     def parts_module(self) -> str:
-        """Return the text of the module for rows in parts: a kernel for each fold, and one for the elements."""
+        """Return the text of the module for rows in parts: a kernel for each fold, then one for the output."""
         kernels, before = {}, ""
         for step in self.formula.steps:
             if step.kind == "number":
@@ -83,7 +82,7 @@ class _Text(msgspec.Struct, frozen=True):
         parts = [
             _PART.replace("NAME", name).replace("MADE", indent(made, " " * 8)) for name, made in kernels.items()
         ]
-        return self._module(numba_signature(self.dtype, "c"), parts)
+        return self._module(numba_signature(self.dtype, 2), parts)
 
     def _module(self, signature: str, kernels: list[str]) -> str:
         arrays, values = [f"{name}_" for name in self.formula.names], ", ".join(self._values)
@@ -104,7 +103,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def _values(self) -> list[str]:
-        """The names of the values of a row that its loops use."""
+        """The names of the numbers of a row that its loops use."""
         names = {"number": "number", "powers": "top"}
         return [f"{names[step.kind]}_{step.index}" for step in self.formula.steps if step.kind != "total"]
 
@@ -237,8 +236,8 @@ def NAME(THREE, out, first, last, slot, columns, s):
         own, every = unit * STRIDE, unit // s * s * STRIDE
 MADE
 """
-# The result that a part of a row leaves for each kind of fold, and how a later kernel joins the results of all
-# s parts.
+# By kind of fold: the statements with which a part of a row stores its result, and those with which a later kernel
+# joins the results of all s parts.
 _LEFT = {
     "total": "partial[own + I] = total_I\n",
     "powers": "partial[own + I] = top_I\npartial[own + I + 1] = total_I\n",

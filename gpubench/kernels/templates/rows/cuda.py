@@ -1,5 +1,5 @@
-"""Rows in the registers of CUDA's threads: how rows are assigned to threads, and how a row is reduced to one
-number."""
+"""CUDA kernels whose threads hold rows in registers: how rows are assigned to threads, and how a row is reduced to
+one number."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
-# Bytes of a row in each thread: 32 registers, which leave room for two blocks of 512 threads.
+# Most bytes of a row in the registers of a thread. These 32 registers leave room for two blocks of 512 threads.
 HELD_BYTES = 128
-# Threads of a block that has one row. With 1024 threads and the same bytes in flight, a fifth of the rate is
-# lost, because few large blocks wait at every fold.
+# Threads of a block that has one row. With 1024 threads a fifth of the rate is lost, because few large blocks wait
+# at every fold.
 _ROW_THREADS = 512
-_FIRST_BYTES = 32  # bytes of a row in memory for each thread, before more threads are used
+_FIRST_BYTES = 32  # bytes of a row for each thread, until _ROW_THREADS threads are used
 _SHORT_ROW_THREADS = 128  # threads of a block that several short rows share
 _MOST_UNITS = 2**31 - 1 - MOST_THREADS  # the kernels count the units of a row, plus one step, in 32 bits
 _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters supports
@@ -36,12 +36,12 @@ _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters support
 class CudaRows(msgspec.Struct, frozen=True):
     """The assignment of rows to threads. A *unit* is the data that one load reads."""
 
-    width: int  # elements of a unit: 16 bytes, or the largest part of them that divides the row
+    width: int  # elements of a unit: the largest power of two in 16 bytes that divides the row's length
     units: int  # units of a row
     threads: int  # threads of a block
-    lanes: int  # threads of each block for a row
+    lanes: int  # threads that share a row, in each of its blocks
     held: int  # units that a thread keeps in registers; 0 if it reads the row twice in a loop
-    cluster: int = 1  # blocks for a row
+    cluster: int = 1  # blocks that share a row
 
     @property
     def whole(self) -> bool:
@@ -53,8 +53,8 @@ class CudaRows(msgspec.Struct, frozen=True):
         return ceil_div(rows, self.threads // self.lanes) * self.cluster
 
     def head(self) -> str:
-        """Return CUDA text with the types, the layout as constants, and `across`, which reduces a number of
-        each thread of a row to one number. It does not depend on the number of rows."""
+        """Return CUDA text with the types, the layout as constants, and the function `across`, which reduces the
+        numbers that the threads of a row have to one."""
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
@@ -67,8 +67,8 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {_ACROSS}"""
 
     def kernel(self, name: str, formula: RowFormula, body: str) -> str:
-        """Return the kernel around `body`, which uses `row`, `live`, `lane`, `first` and the rows of
-        each array."""
+        """Return the text of a kernel with the statements `body`. They use `row`, `live`, `lane`, `first` and, by
+        its name, the row of each array."""
         arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in formula.names)
         places = [(x, f"{x}_ + row") for x in formula.inputs] + [(x, f"{x}_") for x in formula.across]
         rows = "\n".join(f"  const Unit* {x} = reinterpret_cast<const Unit*>({at});" for x, at in places)
@@ -95,8 +95,8 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 def program(
     name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> CudaProgram:
-    """Return the CUDA program for `count` rows of `columns` elements, with one launch, which writes to the
-    buffer `into`. The text does not depend on the number of rows."""
+    """Return the CUDA program for `count` rows of `columns` elements, with one launch, which writes to the buffer
+    `into`. Its text does not depend on `count`. Raises Unsupported for too many or too long rows."""
     rows, packed = _choose(formula, columns, dtype, limits)
     text = rows.head() + rows.kernel(name, formula, _Body(formula, bool(rows.held), packed).source())
     arguments = (*formula.names, into, count, columns)
@@ -107,7 +107,7 @@ def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tu
     """Return the layout, and whether halves stay packed in registers."""
     arrays, real_bytes = len(formula.inputs), max(4, ITEMSIZE[dtype])
     packed = cuda_rows(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=arrays)
-    # a single array is held as floats
+    # only the elements of several inputs stay packed
     if not formula.powers:
         return packed, arrays > 1
     rows = cuda_rows(columns, dtype, limits, itemsize=real_bytes)
@@ -122,7 +122,7 @@ class _Body(msgspec.Struct, frozen=True):
 
     formula: RowFormula  # formula of a row
     held: bool  # whether a thread keeps its units in registers; if not, it loops over them
-    packed: bool  # whether units in registers keep halves as halves; if not, as floats
+    packed: bool  # whether registers hold halves as they are; if not, as floats
 
     def source(self) -> str:
         """Return all statements."""
@@ -133,7 +133,7 @@ class _Body(msgspec.Struct, frozen=True):
 
     def _call(self, function: str, formula: Formula) -> str:
         """Return the text that calls `function` for one element of the row."""
-        # element j of the k-th unit that the thread holds, or of unit u
+        # for element j of the k-th unit that the thread holds, or of unit u in a loop
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:
@@ -152,7 +152,7 @@ class _Body(msgspec.Struct, frozen=True):
         return self._call(f"term_{step.index}", step.formula)
 
     def _load(self) -> str:
-        """Return the loads, all of which come before the first arithmetic."""
+        """Return the loads of the units that a thread holds, which come before any arithmetic."""
         units = ", ".join(f"{name}_held[HELD]" for name in self.formula.inputs)
         loads = ", ".join(f"{name}_held[k] = {name}[u]" for name in self.formula.inputs)
         return f"  Unit {units};\n{_UNITS}    if (WHOLE || u < units) {loads};\n  }}\n"
@@ -197,7 +197,7 @@ class _Body(msgspec.Struct, frozen=True):
         if not self.held:
             # from its end to its beginning, because its end is still in the cache
             return f"{_BACKWARDS}{result}    out[u] = result;\n  }}\n"
-        # inputs of a single row are read here, too
+        # inputs that are a single row are loaded here, so units outside the row are left out
         if self.formula.across:
             return f"{_UNITS}    if (!live || (!WHOLE && u >= units)) continue;\n{result}    out[u] = result;\n  }}\n"
         return f"{_UNITS}{result}    if (live && (WHOLE || u < units)) out[u] = result;\n  }}\n"
@@ -273,8 +273,8 @@ UNIT
 
 
 def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> CudaRows:
-    """Return the layout for rows of `columns` elements in `arrays` inputs, whose elements take `itemsize` bytes
-    in registers. Raises Unsupported for rows longer than the kernels can count."""
+    """Return the layout for rows of `columns` elements in `arrays` inputs. An element takes `itemsize` bytes of
+    registers. Raises Unsupported for rows that are longer than the kernels can count."""
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
     if units > _MOST_UNITS:
@@ -282,7 +282,7 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
             f"a row of {columns} elements takes {units} loads; the kernel counts up to {_MOST_UNITS}",
             reason="limit",
         )
-    unit_bytes = arrays * max(4, itemsize * width)  # there is no half register
+    unit_bytes = arrays * max(4, itemsize * width)  # a register has 4 bytes
     most = max(1, HELD_BYTES // unit_bytes)
     # 32 bytes of a row for each thread hide the latency of memory
     least_units = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
@@ -291,7 +291,7 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
     if units <= row_threads * most:
         threads = max(row_threads, _SHORT_ROW_THREADS)
         return CudaRows(width, units, threads, row_threads, ceil_div(units, row_threads))
-    # longer rows: the blocks of a cluster, then blocks of 1024 threads
+    # longer rows: a cluster of blocks, of 512 threads each and then of 1024
     for row_threads in (_ROW_THREADS, MOST_THREADS):
         cluster = power_of_two_at_least(ceil_div(units, row_threads * most))
         if cluster <= (_MOST_CLUSTER if limits.clusters else 1):
@@ -301,8 +301,8 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
     return CudaRows(width, units, MOST_THREADS, MOST_THREADS, 0)
 
 
-# Values that were computed from packed halves are computed again when they are needed again, because to keep
-# them would take twice the registers. `nothing` is a 0 that the compiler does not know.
+# Makes the compiler compute values from packed halves again at their next use, because to keep the values would take
+# twice the registers. `nothing` is 0, which the compiler does not know.
 _FORGET = """
 __device__ __forceinline__ void forget(Unit& unit, long long nothing) {
   if (sizeof(stored) != 2) return;
@@ -311,8 +311,8 @@ __device__ __forceinline__ void forget(Unit& unit, long long nothing) {
   for (int w = 0; w < WIDTH / 2; ++w) words[w] ^= (unsigned)nothing;
 }"""
 
-# Every thread of a row gets the value folded over the row: shuffles in a warp, one word per warp in shared
-# memory, one word per block of the cluster. Each fold of a kernel has its own words: nothing is overwritten.
+# Every thread of a row gets the value folded over the row, by shuffles in a warp, one word of shared memory for each
+# warp, and one word for each block of the cluster. Each fold of a kernel has other words, so none is overwritten.
 _ACROSS = """
 template <class Join> __device__ __forceinline__ real across(real value, real* spare) {
   #pragma unroll
@@ -335,7 +335,7 @@ __device__ __forceinline__ void entered() {}
 __device__ __forceinline__ int rank() { return 0; }
 template <class Join> __device__ __forceinline__ real over_cluster(real value, real*) { return value; }"""
 
-# Arriving on entry and waiting before the first fold makes sure that the other blocks run by then.
+# Each block arrives when it starts and waits before its first fold, so that all blocks of the cluster run by then.
 _CLUSTER = """__device__ __forceinline__ void arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -2,8 +2,8 @@
 
     lambda m, y, dy: y * (dy - m.total(y * dy))
 
-In addition to the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)` and
-`powers(x)`. The last returns exp(x - the row's largest x) and the total of these powers.
+`m` has the functions of `templates/formula.py`, and three functions of a row: `total(x)`, `mean(x)` and
+`powers(x)`, which returns exp(x - the row's largest x) and the total of these powers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gpubench.kernels.templates.formula import Arrays, Formula, Namespace, Symbo
 
 
 class RowStep(msgspec.Struct, frozen=True):
-    """A value of a row. Later formulas use it by its name."""
+    """A value of a row, which later formulas use by its name."""
 
-    # number: `number_I`, computed from totals and the length `columns`. total: `total_I`, the sum of the
-    # formula's values. powers: `total_I`, the sum of `power_I` = exp(value - `top_I`), where `top_I` is the
-    # largest value
+    # "number" is `number_I`, computed from totals and the length `columns`. "total" is `total_I`, the sum of the
+    # formula's values. "powers" is three values: `top_I`, the largest of the formula's values, `power_I` = exp(value
+    # - `top_I`) and `total_I`, the sum of these powers
     kind: Literal["number", "total", "powers"]
-    index: int  # number I in these names
+    index: int  # the I in these names
     formula: Formula  # formula of the number, or of an element
 
 
@@ -48,7 +48,7 @@ class RowFormula(msgspec.Struct, frozen=True):
 
 
 class _RowNamespace(Namespace):
-    """Stands for the array library while the formula of a row is traced."""
+    """The stand-in for the array library while the formula of a row is traced."""
 
     def __init__(self) -> None:
         # the kind of each fold and the value that is folded, by the fold's index
@@ -73,8 +73,8 @@ class _RowNamespace(Namespace):
 def trace_row(
     op: str, function: Callable[..., Any], inputs: Sequence[str], across: Sequence[str]
 ) -> RowFormula:
-    """Call the formula of an op once with symbols and return its trace. Raises ValueError if it is
-    no formula."""
+    """Call the formula of an op once with symbols and return its trace. Raises ValueError if it cannot be
+    traced."""
     space = _RowNamespace()
     steps: list[RowStep] = []
     result = require_formula(op, lambda _, *rows: function(space, *rows), [*inputs, *across]).result
@@ -82,7 +82,7 @@ def trace_row(
     numbers: dict[Symbol, int] = {}
 
     def apart(value: Symbol) -> Formula:
-        """Return the formula of a value, with numbers in place of what is equal along the row."""
+        """Return the formula of a value, and add the new numbers that it uses to `steps`."""
         first = len(numbers)
         formula = _apart(value, elements, numbers)
         steps.extend(RowStep("number", i, Formula.of(made)) for made, i in numbers.items() if i >= first)
@@ -96,7 +96,8 @@ def trace_row(
 
 
 def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) -> Formula:
-    """Return the formula of `result` for one element, with new inputs for values of the whole row."""
+    """Return the formula of `result` for one element. Subexpressions that are equal along the row become inputs,
+    named by their index in `numbers`."""
     made: dict[int, Symbol] = {}
 
     def differs(value: Any) -> bool:
@@ -118,7 +119,7 @@ def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) 
 
 
 class RowArrays(Arrays):
-    """An array library with the functions of formulas, and rows along the last axis."""
+    """An array library with the functions of formulas of a row. Rows are along the last axis."""
 
     def total(self, x: Array) -> Array:
         return self._xp.sum(x, axis=-1, keepdims=True)

@@ -1,5 +1,5 @@
-"""Rows in the registers of WGSL's threads: how rows are assigned to threads, and how a row is reduced to one
-number."""
+"""WGSL kernels whose threads hold rows in registers: how rows are assigned to threads, and how a row is reduced to
+one number."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _LARGEST_GROUP = 1024
 _SHORT_ROW_THREADS = 128  # threads of a group that several short rows share
 _PER_LANE = 2  # vectors for each thread; measured best at 1024 and 4096 columns of float32
 _ELEMENTS_PER_LANE = 4  # elements for each thread if rows do not begin at multiples of 16 bytes
-# Most 16-byte units of each input in a thread's registers, and most if there is one input. With 1024 threads a
-# group, a thread has only 64 registers.
+# Most 16-byte units of each input in a thread's registers, and the most for a single float32 input. With 1024
+# threads a group, a thread has only 64 registers.
 _MOST_HELD, _MOST_HELD_ALONE = 4, 8
 _LOWEST = "-3.4028234e38"
 
@@ -46,19 +46,19 @@ class WgslRows(msgspec.Struct, frozen=True):
     lanes: int  # threads of a row
     held: int  # units that a thread keeps in registers
     whole: bool  # whether a row has exactly lanes x held units
-    rest: bool  # whether a row has more than lanes x held units, so that a loop reads the rest
+    rest: bool  # whether a row has more than lanes x held units; a loop reads the others
 
     def index(self, k: int) -> str:
-        """Return the expression of the k-th unit that a lane holds, the first one after the end of the row."""
+        """Return the expression for the index of the k-th unit that a lane holds. After the row's end it is 0, the
+        first unit."""
         return f"u{k}" if self.whole or self.rest else f"select(0u, u{k}, u{k} < p.units)"
 
     def inside(self, k: int) -> str:
-        """Return the condition that the k-th unit is within the row, or an empty text if it always is."""
+        """Return the condition that the k-th unit of a lane is within the row, or "" if it always is."""
         return "" if self.whole or self.rest else f"u{k} < p.units"
 
     def loop(self, lines: list[str]) -> list[str]:
-        """Return the lines inside a loop over each unit u that is not kept in registers, or none if all
-        units are."""
+        """Return a loop that runs `lines` for each unit u that is not in registers, or no lines if there is none."""
         if not self.rest:
             return []
         first = f"lane + {self.held * self.lanes}u"
@@ -67,9 +67,9 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """Return the text of the whole shader. `lines` are the statements of its body. They can use `row`, the
-        index of the unit in memory with which the thread's row begins, and must write only if `live` is true.
-        `shared` names workgroup arrays with one number per thread."""
+        """Return the text of the whole shader. `lines` are the statements of its body. They can use `row`, the index
+        of the first unit of the thread's row, and must write only if `live` is true. `shared` names workgroup
+        arrays with one number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
@@ -93,22 +93,21 @@ class WgslRows(msgspec.Struct, frozen=True):
         return lines
 
     def mask(self, k: int, part: str) -> str:
-        """Return the expression `part` of the k-th unit that a lane holds, or zeros after the end of
-        the row."""
+        """Return an expression that is `part`, a part of the k-th unit of a lane, or zeros after the row's end."""
         inside = self.inside(k)
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
 
     def store(self, k: int, value: str) -> str:
-        """Return the statement that writes the k-th unit of a row, if the thread's row exists."""
+        """Return the statement that writes `value` as the k-th unit of a lane, if row and unit exist."""
         return f"  if ({' && '.join(filter(None, ['live', self.inside(k)]))}) {{ out_[row + u{k}] = {value}; }}"
 
 
 def program(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> WgslProgram:
-    """Return the WGSL program for `count` rows of `columns` elements, which writes to the buffer `into`. It
-    has a dispatch for each window of the bindings. Raises Unsupported if the dtype or the size exceeds the
-    device's limits."""
+    """Return the WGSL program for `count` rows of `columns` elements, which writes to the buffer `into`. It has a
+    dispatch for each window of the bindings. Raises Unsupported if the device lacks the dtype, or the arrays exceed
+    its limits."""
     require_storage(dtype, limits, exact=not formula.powers)
     rows = layout(formula, columns, dtype, limits)
     names, size = (*formula.names, into), columns * ITEMSIZE[dtype]
@@ -124,8 +123,7 @@ def program(
 
 
 def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> WgslRows:
-    """Return the layout for rows of this length. Raises Unsupported for a dtype that the device lacks."""
-    require_storage(dtype, limits)
+    """Return the layout for rows of `columns` elements."""
     storage, per_lane = vectors(dtype), _PER_LANE
     most_held = _MOST_HELD_ALONE if dtype == "float32" and len(formula.names) == 1 else _MOST_HELD
     if columns % storage.width:
@@ -139,7 +137,7 @@ def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> Wgs
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a kernel: `x0` and `x1` are units of an input x in registers, and `x` is another unit."""
+    """The text of a kernel. For an input x, `x0` and `x1` are units in registers, `x` is that of a loop."""
 
     formula: RowFormula  # formula of a row
     rows: WgslRows  # threads and units of a row
@@ -163,12 +161,12 @@ class _Text(msgspec.Struct, frozen=True):
         return rows.shader(formula.names, ("tops", "sums")[not formula.powers :], functions, lines)
 
     def _each(self, function: str, formula: Formula, k: int | str) -> list[str]:
-        """Return a call of `function` for each part of unit `k` of the formula's inputs."""
+        """Return a call of `function` for each part of a unit. `k` is its number, or "" in a loop."""
         values = [self._parts(name, k) for name in formula.names]
         return [f"{function}({', '.join(part)})" for part in zip(*values, strict=True)]
 
     def _parts(self, name: str, k: int | str) -> Sequence[str]:
-        """Return the values of `name` in the parts of the k-th unit."""
+        """Return the expressions of `name` for each part of unit `k`."""
         if name in self.formula.names:
             return self.rows.storage.decode(f"{name}{k}")
         parts = range(self.rows.storage.parts)
@@ -189,7 +187,7 @@ class _Text(msgspec.Struct, frozen=True):
         return self.rows.storage.encode(*self._each("element", self.formula.element, k))
 
     def _loop(self, formula: Formula, lines: Sequence[str]) -> list[str]:
-        """Return the lines for each unit that is not held, after loads of the formula's inputs."""
+        """Return a loop over units that are not held. It loads the inputs and runs `lines`."""
         loads = [f"let {name} = {name}_[row + u];" for name in self.formula.inputs]
         loads += [f"let {name} = {name}_[u];" for name in self.formula.across if name in formula.names]
         return self.rows.loop([f"    {line}" for line in (*loads, *lines)])
@@ -203,7 +201,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [
             f"  var {name} = {' + '.join(held)};",
             *self._loop(step.formula, [f"{name} += {term};" for term in self._terms(step, "")]),
-            # The first sum has been read by all.
+            # All threads have read the sum before.
             *(["  workgroupBarrier();"] if step.index else []),
             f"  sums[thread] = {rows.storage.across('', name)};",
             *fold_lanes("sums", "{a} + {b}", rows.lanes),
@@ -211,13 +209,12 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _powers(self, step: RowStep) -> list[str]:
-        """Return the statements of a fold of powers."""
         rows, top = self.rows, f"top_{step.index}"
         across = rows.storage.across
         first, *others = [term for k in range(rows.held) for term in self._terms(step, k)]
         lines = [f"  var v = {first};", *(f"  v = max(v, {term});" for term in others)]
         lines.append(
-            # from the lowest finite number up: -inf - -inf would be NaN
+            # at least the lowest finite number: -inf - -inf would be NaN
             f"  var highest = max({_LOWEST}, {across('max', 'v')});"
             if rows.rest
             else f"  let highest = {across('max', 'v')};"
@@ -244,7 +241,7 @@ class _Text(msgspec.Struct, frozen=True):
         for k in range(rows.held):
             for part, power in enumerate(self._raise(step, k, top)):
                 names.append(f"power_{step.index}_{k}_{part}")
-                # Past the row's end stands its first unit: it cannot change the maximum and is kept off the sum.
+                # After the row's end a lane has the first unit: the maximum stays, and the mask keeps it off the sum.
                 lines.append(f"  let {names[-1]} = {rows.mask(k, power)};")
         rest = f" + total * exp(highest - {top})" * rows.rest
         return [
