@@ -1,7 +1,7 @@
-"""The wing of networks: ops made of stages, which run on one device or with each stage on the CPU or the GPU.
+"""The wing of networks: ops made of stages. All stages run on one device, or some on the CPU and some on the GPU.
 
-The rest of gpubench finds what this package adds through `WING`, never imports it directly, and works without
-it.
+The rest of gpubench never imports this package. It finds the parts of the wing through `WING`, and works without
+this folder.
 """
 
 from gpubench.base.plugins.wings import Wing

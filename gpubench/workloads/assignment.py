@@ -1,10 +1,10 @@
 """The exact search for the stage assignments with the least predicted time.
 
 A stage assignment is a string with one letter for each stage: `c` if the CPU runs it, `g` if the GPU does. Its
-predicted time is the sum of the times of its stages and copies. A launch and its wait are added for each place
-where the GPU follows the CPU. A value is copied to the CPU or the GPU when a stage there reads it and has no
-valid copy. A copy is valid until a stage writes the value. The values that the caller wants end on the host.
-The prediction assumes that nothing overlaps.
+predicted time is the sum of the times of its stages and copies, plus a launch and its wait for each stage on the
+GPU that follows one on the CPU. A value is copied to a side when a stage there reads it and the side has no valid
+copy. A copy is valid until a stage writes the value. The values that the caller wants are copied to the host at the
+end. The prediction assumes that nothing overlaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubench.curves.stats import median
 from gpubench.result.run import AssignmentTimes
 
 CPU, GPU = "c", "g"
-# Assignments whose predicted time is at most `NEAR` times the least one are measured, `MOST` of them at most.
+# The assignments to measure: those whose predicted time is at most `NEAR` times the least one, `MOST` at most.
 NEAR, MOST = 1.25, 3
 # The number of states that the narrow search keeps after each stage.
 WIDTH = 32
@@ -28,20 +28,20 @@ class StageCost(NamedTuple):
     """The cost of one stage on the CPU and on the GPU."""
 
     cpu_s: float  # seconds of the stage in the chain on the CPU
-    # the seconds of the stage in the chain on the GPU; None if only the host runs the stage
+    # seconds of the stage in the chain on the GPU; None if only the host can run the stage
     gpu_s: float | None
     reads: tuple[str, ...]  # names of the values that the stage reads
     writes: tuple[str, ...]  # names of the values that the stage writes
 
 
 class AssignmentCosts(NamedTuple):
-    """All times that the prediction for a stage assignment needs."""
+    """All that the prediction for a stage assignment needs."""
 
     steps: Sequence[StageCost]  # costs of each stage, in order
     up_s: Mapping[str, float]  # seconds of one copy of a value to the GPU, by the value's name
     down_s: Mapping[str, float]  # seconds of one copy back to the host, by the value's name
     enter_s: float  # seconds of an empty launch and its wait
-    # the letters of the sides that have a value at first (`c`, `g` or `cg`), by the value's name
+    # letters of the sides that have a value at first (`c`, `g` or `cg`), by the value's name
     initial_sides: Mapping[str, str]
     host_values: Sequence[str]  # names of the values that must end on the host
 
@@ -58,15 +58,15 @@ class Predicted(NamedTuple):
 
 
 def single_sides(on_host: Sequence[bool]) -> dict[str, str]:
-    """Return two stage assignments by the name of their side: `cpu` has every stage on the CPU, and `gpu` on
-    the GPU. `on_host` tells which stages only the host can run; these are on the CPU in both."""
+    """Return two stage assignments by name: `cpu` has every stage on the CPU, and `gpu` on the GPU. `on_host` says
+    for each stage whether only the host can run it; such a stage is on the CPU in both."""
     return {"cpu": CPU * len(on_host), "gpu": "".join(CPU if host else GPU for host in on_host)}
 
 
 class _Step(NamedTuple):
     """One stage on the CPU or on the GPU."""
 
-    # Bits of an integer stand for the valid copies: of each value one bit for the CPU's and one for the GPU's.
+    # The bits of an integer say which copies are valid: each value has a bit for the CPU's copy and one for the GPU's.
     seconds: float  # seconds of the stage here
     # for each value that the stage reads: this side's bit, both bits, and the seconds of a copy to this side
     reads: tuple[tuple[int, int, float], ...]
@@ -75,7 +75,7 @@ class _Step(NamedTuple):
 
 
 class StageChain:
-    """The costs of all stages, in a form for trying many stage assignments quickly."""
+    """The costs of all stages, prepared for trying many stage assignments quickly."""
 
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
@@ -91,7 +91,7 @@ class StageChain:
         ]
         last = {name: number for number, step in enumerate(costs.steps) for name in (*step.reads, *step.writes)}
         last |= dict.fromkeys(costs.host_values, len(costs.steps))
-        # For each stage: both bits of every value that a later stage, or the caller, still reads.
+        # For each stage: both bits of every value that a later stage or the caller still uses.
         self.live = [
             sum(3 * bit for name, bit in self._bits.items() if last.get(name, -1) > number)
             for number in range(len(costs.steps))
@@ -115,9 +115,9 @@ class StageChain:
         )
 
     def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
-        """Return the seconds of stage `number` on `side`, including its copies, and the bits of the copies that
-        are valid after it. `valid` holds the bits (see `_Step`) of the copies that are valid before it, and
-        `before` is the side that ran the previous stage."""
+        """Return the seconds of stage `number` on `side` with its copies, and the bits (see `_Step`) of the copies that
+        are valid after it. `valid` has the bits of those that are valid before it. `before` is the side of the
+        previous stage."""
         step = self.steps[number][side]
         seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
         for here, both, copy_s in step.reads:
@@ -127,8 +127,8 @@ class StageChain:
         return seconds, valid & ~step.replaced | step.written
 
     def least_s(self) -> list[dict[str, float]]:
-        """Return, for each stage, a lower bound of the seconds that all later stages take, without copies. Each
-        stage has two bounds, by the side that runs it, because the GPU after the CPU costs a launch."""
+        """Return, for each stage, lower bounds of the seconds that all later stages take, without copies. A stage has
+        two bounds, by the side that runs it, because a launch is needed if the GPU follows the CPU."""
         bounds = [dict.fromkeys((CPU, GPU), 0.0)]
         for step in reversed(self.steps[1:]):
             enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
@@ -139,8 +139,8 @@ class StageChain:
         return bounds[::-1]
 
     def end_s(self, valid: int) -> float:
-        """Return the seconds of the copies that bring the values that the caller wants to the host after the
-        last stage. `valid` holds the bits of the copies that are valid then."""
+        """Return the seconds of the copies to the host after the last stage. `valid` has the bits of the copies that
+        are valid then."""
         return sum(copy_s for bit, copy_s in self._host_values if not valid & bit)
 
 
@@ -158,12 +158,12 @@ def predicted_s(chain: StageChain, assignment: str) -> float:
 
 
 def nearest(costs: AssignmentCosts) -> list[Predicted]:
-    """Return the stage assignment of least predicted time and others that take at most NEAR times as long: at
-    most MOST items, the fastest first."""
+    """Return the stage assignment with the least predicted time, and others that take at most NEAR times as long: at
+    most MOST in all, the fastest first."""
     chain = StageChain(costs)
     alone = single_sides([step.gpu_s is None for step in costs.steps]).values()
     limit_s = NEAR * min(predicted_s(chain, assignment) for assignment in alone)
-    # The exact search has to consider only what is faster than the result of a narrow search.
+    # The exact search need not follow ways that are slower than the results of a narrow search.
     narrow = _search(chain, limit_s, WIDTH)
     if len(narrow) == MOST:
         limit_s = min(limit_s, narrow[-1].seconds)
@@ -172,7 +172,8 @@ def nearest(costs: AssignmentCosts) -> list[Predicted]:
 
 
 def _search(chain: StageChain, limit_s: float, widest: int | None = None) -> list[Predicted]:
-    """Return the fastest stage assignments that take at most `limit_s` seconds, at most MOST, fastest first."""
+    """Return the MOST fastest stage assignments of at most `limit_s` seconds, the fastest first. With `widest`, only
+    that many states are followed, and faster assignments may be missed."""
     limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
     # A state is the set of valid copies and the side that ran the last stage. For each state the MOST fastest
     # ways to it are kept: no other way can be among the fastest overall.
@@ -189,7 +190,6 @@ def _search(chain: StageChain, limit_s: float, widest: int | None = None) -> lis
                     if prefix.seconds + own_s <= latest_s
                 )
         ways = {state: heapq.nsmallest(MOST, prefixes) for state, prefixes in after.items() if prefixes}
-        # The result is then not always the best.
         if widest is not None and len(ways) > widest:
             cheapest = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
             ways = {state: ways[state] for state in cheapest}
@@ -203,15 +203,14 @@ def _search(chain: StageChain, limit_s: float, widest: int | None = None) -> lis
 
 # ---------------------------------------------------------------- seconds of stages, without those of the clock
 
-# If a launch and its wait take all of a short chain, this share of the stages' measured seconds is kept.
+# A launch and its wait may take all of a short chain. The stages then still have this share of their measured seconds.
 LEAST = 0.1
 
 
 def fit_to_sum(steps_s: Sequence[float], whole_s: float) -> list[float]:
-    """Return `steps_s`, the seconds of a chain's steps, reduced so that they add up to `whole_s`, the seconds
-    of the same chain without clock readings. Each step loses the same number of seconds, but none becomes
-    negative; the rest is scaled."""
-    # A clock reading costs the same after every step.
+    """Return the seconds of a chain's steps so that they add up to `whole_s`, the seconds of the same chain without
+    clock readings. Each of `steps_s` is reduced by the same time, but not below 0, and then all are scaled."""
+    # a clock reading takes the same time after every step
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
     rest = [max(0.0, seconds - extra) for seconds in steps_s]
     total = sum(rest)
@@ -219,12 +218,10 @@ def fit_to_sum(steps_s: Sequence[float], whole_s: float) -> list[float]:
 
 
 def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[float | None]]:
-    """Return two lists: the seconds of each stage on the CPU, and on the GPU (None for a stage that only the
-    host runs). Each list adds up to the time of its chain; on a GPU with a clock of its own, an empty launch is
-    subtracted."""
+    """Return two lists: the seconds of each stage on the CPU, and on the GPU (None for a stage that only the host can
+    run). Each list adds up to the time of its chain. On a GPU that has a clock, an empty launch is subtracted."""
     enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     on_gpu = [median(times) for times in assignment_times.gpu_s if times]
-    # Never less than `LEAST` times what was measured of the stages.
     left_s = max(median(assignment_times.gpu_whole_s) - enter_s, LEAST * sum(on_gpu))
     gpu_s = iter(fit_to_sum(on_gpu, left_s))
     return (

@@ -1,5 +1,5 @@
-"""Worker side of networks on one device: running all stages as one launch, checking each stage, and timing the
-stages alone and in the chain."""
+"""Networks on one device, in the worker: all stages run as one launch, each stage is checked, and the stages are
+timed alone and in the chain."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from gpubench.result.case import Case
 from gpubench.result.run import AssignmentTimes, Check, StageTimes
 from gpubench.workloads.two_sides import assign_stages, sides
 
-# Launches that a chain keeps: one for the resident buffers, one for buffers that a pool hands out repeatedly.
+# Most launches that a chain keeps: one for the resident buffers, one for buffers that a pool gives out repeatedly.
 _KEPT = 2
 
 
 def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
-    """Return the stages of the op, each with the case that it runs in this session. All of these cases have
-    resident data."""
+    """Return the stages of the op, each with its op and its case in this session. All of these cases have resident
+    data."""
     return [stage_case(session, stage, case) for stage in op.stages]
 
 
 def runs_by_stage(session: Session, op: Op, case: Case) -> bool:
-    """Tell whether the case runs the stages of its op one by one. Only tuned cases on a single device do."""
+    """Return whether the case runs the stages of its op one by one. Only tuned cases on a single device do."""
     return bool(op.stages) and case.implementation == "tuned" and not isinstance(session, DeviceGroup)
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
-    """Return the error that says why the session cannot run the workload, or None if it can."""
+    """Return the error that says why the session cannot run the case stage by stage, or None if it can."""
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
@@ -58,18 +58,18 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 class Chain:
-    """The stages of one workload and the buffers between them, which are kept as long as the workload."""
+    """The stages of one workload and the buffers between them."""
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
         self._stage_cases = stage_cases(session, op, case)
         self._between: dict[str, Buffer] = {}
-        # The buffers are kept with the launch: as long as they live, no other object has their id.
+        # By the ids of the buffers. These are kept with the launch, so that no other object gets the id of one.
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Choose the kernel of every stage, from memory or by trials on real inputs. Raises TrialsNeeded if
-        trials are needed but forbidden."""
+        """Choose the kernel of every stage: an earlier choice, or by trials on the inputs that the stage gets. Raises
+        TrialsNeeded if trials are needed but forbidden."""
         self._launches.clear()
         values = self.values(inputs, output)
         waiting = self._without_choice(values)
@@ -87,7 +87,7 @@ class Chain:
         self._choose(last, values)
 
     def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
-        """Return the indices of the stages whose kernel is still to be found, one for each case."""
+        """Return the indices of the stages whose kernel needs trials, one for each distinct case."""
         first: dict[str, int] = {}
         for number, (_, op, case) in enumerate(self._stage_cases):
             if op.host is None:
@@ -107,8 +107,8 @@ class Chain:
             self._session.tune(op, case, [values[name] for name in stage.reads])
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return all stages as one launch. Calls with the same buffers get the same launch, so nothing is built
-        anew. Raises BuildError and DeviceOutOfMemory."""
+        """Return all stages as one launch. Calls with the same buffers return the same launch. Raises BuildError and
+        DeviceOutOfMemory."""
         held = (*inputs, *each(output))
         key = tuple(map(id, held))
         if key not in self._launches:
@@ -142,8 +142,8 @@ class Chain:
         return self._session.chain(steps, output)
 
     def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
-        """Return the buffers of all values, by the name of the value. The buffers for values between the stages
-        are allocated by the first call."""
+        """Return the buffers of all values, by the name of the value. The first call allocates the buffers of values
+        between the stages."""
         for operand in self._op.between:
             if operand.name not in self._between:
                 form = operand.form(self._case.params, self._case.dtype)
@@ -152,8 +152,8 @@ class Chain:
         return {**self._between, **dict(zip(names, (*inputs, *each(output)), strict=True))}
 
     def spoil(self, sentinel: float) -> None:
-        """Fill the buffers between the stages with sentinels, so that a stage that reads a value before it is
-        written fails its check."""
+        """Fill the buffers between the stages with sentinels. A stage that reads a value before it is written then
+        fails its check."""
         for operand in self._op.between:
             if operand.name in self._between:
                 shape, stored = operand.form(self._case.params, self._case.dtype)
@@ -162,15 +162,14 @@ class Chain:
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
     ) -> None:
-        """Check each stage against a float64 reference, computed from the values that the device gave to that
-        stage. If a check fails, raise the error that `fail` returns for this check and a text with the stage's
-        name."""
+        """Check each stage against a float64 reference, which is computed from the values that the stage read on the
+        device. If a check fails, raise `fail(check, text)`, where the text names the stage."""
         values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
         # Weights are converted to float64 only once, because every turn of a repeat reads them.
         weights = {operand.name for operand in self._op.inputs if operand.role == "weight"}
         wide: dict[str, Array] = {}
-        # A state is read as it is after the last stage, so each stage is judged only by the part that it adds.
+        # All values are read after the last stage. So a stage that adds to a state is judged by the part that it adds.
         for stage, op, _ in self._stage_cases:
             for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):
                 if name not in fetched and operand.role == "host":
@@ -197,13 +196,13 @@ class Chain:
         self._between, self._launches = {}, {}
 
 
-# At most so many rounds: the times of stages explain a result, they do not estimate it.
+# Most rounds that count. The times of stages explain a result and need not be as exact.
 ROUNDS = 15
-# A median of fewer rounds depends on one disturbed round, so these are made even in up to twice the time limit.
+# Least rounds that count, unless they take more than twice the time limit: one disturbed round must not be the median.
 LEAST_ROUNDS = 3
 # A stage that takes so many seconds is hardly affected by what ran just before it.
 LONG_S = 0.005
-# The number of stages that are read together: no device has too few timestamps for it.
+# Most stages that are timed in one chain: every device has timestamps for so many.
 TOGETHER = 256
 # The lists of StageTimes with one value for each round. Some sessions leave some of them empty.
 _TIMES = (
@@ -212,9 +211,9 @@ _TIMES = (
 
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
-    """Time the stages of a case in rounds, of which none begins after `limit_s` seconds, or twice that for the
-    first few. The parts of a round are timed close together, so that their medians add up. Returns None if the
-    case has no stages or the session cannot time them."""
+    """Time the stages of a case in rounds. No round begins after `limit_s` seconds, except that the first few may
+    begin in twice that time. The parts of a round are timed close together, so that their medians add up. Returns
+    None if the case has no stages or the session cannot time them."""
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
     if chain is None or not isinstance(session, TimesStages):
@@ -229,7 +228,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     # launch, and each stage alone.
     while len(times["span_s"]) <= ROUNDS:
         if call_s < LONG_S:
-            wall_s(session, timer.launch, 1)  # otherwise only the plain chain would have one just before it
+            wall_s(session, timer.launch, 1)  # a chain before this one, as the plain chain has
         reading = session.stage_times(steps)
         if reading is None:
             return None
@@ -239,14 +238,14 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
             by_step = zip(steps, reading.steps_s, strict=True)
             hosts_s = sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
             times["stamping_s"].append(reading.span_s - hosts_s - once.span_s)
-        # Readings of the host's clock cost nothing, and two calls on a CPU may differ by half, so this chain is
-        # the whole call.
+        # Readings of the host's clock cost nothing, and two calls on a CPU may differ by half. So the chain that was
+        # just timed is used as the whole call.
         call_s = reading.span_s if reading.clock == "host" else _warm(session, timer.launch)[1]
         issued_s, empty_s = _warm(session, empty)
         times["wall_s"].append(call_s)
         times["empty_s"].append(empty_s)
         recording = session.recording(timer.launch) if isinstance(session, Records) else None
-        if recording is not None:  # less that of an empty launch, whose time is known with its wait
+        if recording is not None:  # without the time of an empty launch, which `empty_s` has
             times["first_recording_s"].append(max(0.0, recording.first_s - issued_s))
             times["recording_s"].append(max(0.0, recording.whole_s - issued_s))
         times["alone_s"].append(_alone(session, steps, reading.steps_s))
@@ -264,9 +263,9 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
 
 
 def _warm(session: Session, launch: Launch) -> tuple[float, float]:
-    """Return the seconds of a call without its wait, and with it."""
+    """Return the seconds of a call until it is enqueued, and until it ends."""
     first = _time_call(session, launch)
-    # The first call after other work may take longer; a short one runs again, with its operands in the caches.
+    # A short call runs again, with its operands in the caches, because the first one after other work takes longer.
     return first if first[1] >= LONG_S else _time_call(session, launch)
 
 
@@ -279,7 +278,7 @@ def _time_call(session: Session, launch: Launch) -> tuple[float, float]:
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
-    """Return the device's stages as one step: a chain without clock readings between them."""
+    """Return all steps except those of the host as one step, a chain without clock readings inside."""
     own = [step for step in steps if not isinstance(step[0], HostCall)]
     assert isinstance(session, Chains)
     output = own[-1][1]
@@ -291,7 +290,7 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
     alone_s: list[float] = []
     for start in range(0, len(steps), TOGETHER):
         group = slice(start, start + TOGETHER)
-        # Of a short step only the second run is used.
+        # A short step runs twice, and the second run is used.
         times = [1 if seconds >= LONG_S else 2 for seconds in in_chain_s[group]]
         reading = session.stage_times(
             [step for step, count in zip(steps[group], times, strict=True) for _ in range(count)]
@@ -303,7 +302,7 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return for each distinct name the seconds of its stages in each round, added up."""
+    """Return, for each distinct name, the sums of the seconds of its stages in each round."""
     return [
         [
             sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)
@@ -346,8 +345,7 @@ class ChainWorkspace(Workspace):
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The two stage assignments that use only the CPU or only the GPU, by the name of the side. Stages that
-        only the host runs stay on the host in both."""
+        """The stage assignments `cpu` and `gpu`, with every stage on one side. Host stages are on the CPU in both."""
         return sides(self.op)
 
     def check_between(self, case: Case, output: Buffer) -> None:

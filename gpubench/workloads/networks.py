@@ -1,21 +1,20 @@
 """The networks: a perceptron for images of 28 x 28 pixels, the block of a transformer, and a small GPT that
 writes text. The perceptron has 784 inputs, 512 hidden units and 10 classes.
 
-`mlp_forward` gives the class probabilities of n images. `mlp_backward` gives the gradients of all weights from
-the values of the forward pass; its formulas hold for any hidden values and any gradient. `mlp_step` gives the
-loss on n labelled images and the gradients of all weights. The gradients stay on the device, where the
-optimiser runs, and the loss of each image is copied to the host.
+`mlp_forward` gives the class probabilities of n images. `mlp_backward` gives the gradients of all weights, from
+hidden values and the gradient of the logits, which are inputs. The gradients stay on the device, where the optimiser
+runs.
 
 `ffn` is the pair of layers that follows the attention in a transformer: width -> 4 width -> width, with gelu
 between them. `multi_head_attention` is the attention of n tokens with its projections, plus x; the op
 `attention` is its core alone. `transformer_block` is one layer of a GPT: norm, attention, norm and the two
-layers of `ffn`, where attention and layers each add their input.
+layers of `ffn`. The input of the attention, and that of `ffn`, is added to its result.
 
 `inference` is a GPT that reads a prompt of n tokens and writes 16 more, each the most probable one. The host
-cuts the text into tokens, and one launch does the rest. Its part `prefill` reads the whole prompt; its part
-`decode` writes one token in each step and reuses the keys and values of earlier tokens. Position and token stay
-on the device, so that no step waits for the host. The weights are random, and the head is not the transposed
-embedding table, with which a random model would repeat one token.
+divides the text into tokens, and one launch does the rest. The part `prefill` of the network reads the whole prompt;
+the part `decode` writes one token in each step and reuses the keys and values of earlier tokens. Position and token
+stay on the device, so that no step waits for the host. The weights are random. The head is not the transposed
+embedding table, because a random model with such a head would repeat one token.
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
 
 
 def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
-    """Return a function that takes the params of the network and returns those of a matrix product. Each of its
-    rows has `k` times the width of a token before the product, and `m` times this width after it."""
+    """Return a function from the network's params to those of a matrix product. A row has `k` times the width of a
+    token before the product, and `m` times this width after it."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
 
 class Turn(NamedTuple):
-    """One of several equal blocks: the names of its values and weights, and its number of tokens."""
+    """One of several equal blocks: suffixes of names, the number of tokens, and the kind of attention."""
 
-    at: str = ""  # suffix of the names of the values between its stages
-    layer: str = ""  # suffix of the names of its weights
-    tokens: Tokens = all_tokens  # gives the number of tokens
+    at: str = ""  # suffix of the names of the values between the block's stages
+    layer: str = ""  # suffix of the names of the block's weights
+    tokens: Tokens = all_tokens  # returns the number of tokens for the params
     # stages that replace the attention, from `qkv` to `o`; empty: the op `attention` computes it
     heads: tuple[Stage, ...] = ()
 
@@ -77,8 +76,8 @@ ONLY = Turn()
 
 
 def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
-    """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` holds the names of
-    a norm's weights. `turn` gives the suffixes of all names and the number of tokens."""
+    """Return the stages of y = x + attention(x). If `norm` has the names of a norm's weights, they compute
+    y = x + attention(norm(x))."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
@@ -92,8 +91,8 @@ def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tup
 
 
 def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
-    """Return the stages of one transformer layer: a = x + attention(norm(x)), y = a + ffn(norm(a)). Each norm
-    is computed in one stage together with the product that follows it."""
+    """Return the stages of one transformer layer: a = x + attention(norm(x)), y = a + ffn(norm(a)). A norm and the
+    product after it are one stage."""
     at, layer, tokens, _ = turn
     a = f"a{at}"
     return (
@@ -151,8 +150,8 @@ def _layer(k: int, m: int) -> Callable[[Params], Params]:
 
 
 def _product(m: int, n: int) -> Callable[[Params], Params]:
-    """Return a function from the network's params to those of an m x n weight gradient, a matrix product."""
-    # The product sums over the rows of the batch.
+    """Return a function from the network's params to those of the product for an m x n gradient of weights."""
+    # The product adds up the rows of the batch.
     return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
 
 
@@ -216,7 +215,7 @@ def _length(params: Params) -> int:
 
 
 def _seen(params: Params) -> int:
-    """Return to how many tokens the token of this decoding step attends, itself included."""
+    """Return how many tokens the token of a decoding step attends to, itself included."""
     return params["n"] + params["step"] + 1
 
 
@@ -237,8 +236,7 @@ def _append(ids: str, place: str, behind: str, tokens: Tokens) -> Stage:
 
 
 def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
-    """Return the stages that choose the next token: the one with the largest logit, computed from the last
-    token of `x`."""
+    """Return the stages that choose the next token, by the largest logit of the last row of `x`."""
     return (
         Stage("head", "norm_linear_last", (x, "scale", "shift", "head"), (z,),
               lambda params: {"n": tokens(params), "width": width(params), "vocabulary": bpe.ENTRIES}),
@@ -292,14 +290,13 @@ GPT_WEIGHTS: dict[str, Values] = {
 
 
 def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
-    """Return how far the logit of each written token lies below the largest one, as a part of the largest
-    absolute logit."""
+    """Return how far each written token's logit is below the largest, as a part of the largest |logit|."""
     by_name = dict(zip(GPT_WEIGHTS, weights, strict=True))
-    # A wrong token in the prompt, or one that does not exist, gives infinity.
+    # infinity for a wrong token in the prompt, and for one that does not exist
     shortfall = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
     shortfall[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf
     ids = xp.clip(got, 0, bpe.ENTRIES - 1)
-    # One pass over the prompt and the tokens that the device wrote.
+    # one pass over the prompt and the tokens that the device wrote
     x = by_name["table"][ids[:-1]] + by_name["positions"][: len(ids) - 1]
     layer_of = transformer_block.at({"n": len(x), **params}).reference
     assert layer_of is not None
@@ -319,7 +316,7 @@ def _fits(params: Params) -> str | None:
     return None
 
 
-# Two logits are compared, and each may be wrong by 8 units of round-off for each stage before it.
+# Two logits are compared. Each may be wrong by 8 units of round-off for each stage before it.
 _UNITS = 2 * 8 * (2 + LAYERS * len(transformer_block.stages))
 
 inference = workload(

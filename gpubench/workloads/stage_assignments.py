@@ -2,8 +2,8 @@
 not, why?
 
 The sessions with a block of phase `sweep` choose the stage assignment, and the other sessions estimate the
-gain. The CPU alone and the GPU alone were timed beside every block in the same process, so the gain is paired.
-If a faster case of one side computes the same result, its time replaces the time of that side alone (see
+gain. The CPU alone and the GPU alone are timed beside every block in the same process, so the times of a gain are
+paired. If another case of one side computes the same result faster, its time is used as that of the side alone (see
 docs/hybrid.md).
 """
 
@@ -52,20 +52,20 @@ from gpubench.workloads.assignment import stage_seconds
 AssignmentReason = Literal[
     "one-side-dominates", "transfer-bound", "overhead-bound", "noise", "selected-in-sample", "throttled", "software",
 ]  # fmt: skip
-# The relative error of a prediction from which it counts as a mismatch.
+# A prediction with a larger relative error than this is a mismatch.
 SHARE = 0.25
 
 
 class AssignedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of an assigned network, or all stages with the same name."""
+    """One stage of an assigned network, or all stages with the same name added up."""
 
     stage: str  # name of the stage
     cpu_s: float  # seconds of the stage in the chain when the CPU runs every stage
-    # the seconds of the stage in the chain on the GPU; null if only the host runs the stage
+    # seconds of the stage in the chain when the GPU runs it; null if only the host can run it
     gpu_s: float | None
-    # the place of the stage (`both` if stages of this name have different places)
+    # where the stage runs; `both` if some stages of this name run on the CPU and others on the GPU
     runs_on: Literal["cpu", "gpu", "host", "both"]
-    share: float  # stage's share of the predicted time
+    share: float  # the stage's share of the predicted time
 
 
 class Assignment(SharedCall, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     better: Side  # side that is faster alone
     reason: AssignmentReason | None  # reason why the stage assignment does not pay; null if it does
     mismatch: bool  # whether the measured time differs from the predicted one by more than 25 %
-    # each assignment that was tried, with its predicted and its measured seconds; null: no sample of it
+    # (assignment, predicted seconds, measured seconds) for each prediction; null if it was not measured
     tried: tuple[tuple[str, float, float | None], ...]
 
     @property
@@ -91,8 +91,8 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
 
 @derive_once
 def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
-    """Return an `Assignment` for each case that has a stage assignment and a time. Cases without a time of each
-    side alone are left out."""
+    """Return an `Assignment` for each case with a stage assignment and a time. A case is left out if a side was not
+    timed alone beside it."""
     rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
     return tuple(assignment for assignment in rows if assignment is not None)
 
@@ -106,15 +106,14 @@ def list_mismatches(analysis: Analysis) -> list[str]:
 def _judge(
     run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]
 ) -> Assignment | None:
-    """Return the `Assignment` of a case, or None if it is a split or no session timed both sides alone."""
+    """Return the `Assignment` of a case. Returns None for a split, and if no session timed both sides alone."""
     main = main_blocks(run, outcome)
     assignment = next(
         (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
     )
     choosing = main_blocks(run, outcome, "sweep")
-    alone = {i: times_beside(blocks) for i, blocks in main.items() if i in result.blocks}
-    alone = {i: sides for i, sides in alone.items() if sides}
-    estimating = {i: sides for i, sides in alone.items() if i not in choosing}
+    alone = {i: times for i, blocks in main.items() if i in result.blocks and (times := times_beside(blocks))}
+    estimating = {i: times for i, times in alone.items() if i not in choosing}
     sessions = estimating or alone
     if assignment is None or not sessions:
         return None
@@ -185,7 +184,7 @@ _PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg
 def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
     """Return the seconds of a prediction that belong to no stage, such as those of copies."""
     rest = 1 - sum(stage.share for stage in stages)
-    # Less is a rounding error.
+    # a smaller rest is a rounding error
     return predicted_s * rest if rest > 1e-9 else 0.0
 
 
@@ -239,8 +238,8 @@ REASONS: dict[AssignmentReason, str] = {
 
 @section("hybrid", order=95)
 def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with a table for each workload, size, regime and device. Unless every size was
-    requested, it shows only the largest size of each workload."""
+    """Return the section with a table for each workload, size, regime and device, at the largest size of each workload
+    only unless every size was requested."""
     rows = shown = list(assignments(analysis))
     if not options.every_size:
         shown = at_largest(rows, lambda call: series_name(call.case.case), lambda call: call.n)
@@ -300,7 +299,7 @@ def _verdict(call: Assignment) -> str:
 
 
 def _csv_stages(call: Assignment) -> Iterable[Mapping[str, CsvValue]]:
-    """Yield a CSV row for each stage, where `predicted_s` is the stage's part of the predicted time."""
+    """Yield a CSV row for each stage. `predicted_s` is the stage's part of the predicted time."""
     for stage in call.stages if call.predicted_s is not None else ():
         share = {"predicted_s": stage.share * (call.predicted_s or 0.0)}
         yield {"stage": stage.stage, "runs_on": stage.runs_on, **share}

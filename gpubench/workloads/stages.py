@@ -29,7 +29,7 @@ from gpubench.report.wording import device_text, seconds_text, series_name, shar
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
 from gpubench.workloads.assignment import fit_to_sum
 
-# How far the sum of the stages may miss the whole, as a share and in seconds.
+# The sum of the stages misses the whole if they differ by more than this share, and by more than these seconds.
 SHARE, LEAST_S = 0.10, 20e-6
 # The clocks that time a stage without its launch.
 _ON_DEVICE: tuple[StageClock, ...] = ("event", "pass-timestamp")
@@ -41,12 +41,12 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     stage: str  # name of the stage
     chain_s: float  # seconds of the stage in the chain
     alone_s: float  # seconds of the stage alone
-    share: float  # stage's share of the whole call
+    share: float  # the stage's share of the time of the whole call
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
-    """The stages of one case. The stages in the chain, the launch, the recording and the residual add up to the
-    whole."""
+    """The times of the stages of one case. The stages in the chain, the launch, the recording and the residual add up
+    to the whole."""
 
     aside: ClassVar = ("case",)
     id: str  # id of the case
@@ -58,19 +58,19 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     clock: StageClock  # clock that gave the times of the stages
     stages: tuple[StageRow, ...]  # stages in the order in which they run
     span_s: float  # seconds from the first stage's start to the last one's end, without clock readings
-    launch_s: float  # seconds of an empty launch and its wait; 0 unless `clock` is the device's
-    stamping_s: float = 0.0  # seconds that clock readings added, already subtracted from the stages
+    launch_s: float  # seconds of an empty launch and its wait; 0 unless the clock is the device's
+    stamping_s: float = 0.0  # seconds that clock readings added; they are already subtracted from the stages
     # seconds that the device waits while the host records its commands; 0 unless the clock is the device's
     recording_s: float = 0.0
-    residual_s: float  # rest of the whole call, in seconds
+    residual_s: float  # seconds of the whole call that none of the other parts explains
     whole_s: float  # seconds of one call of the chain without clock readings
-    # whether the stages miss the span, or the parts the whole, by more than both 10 % and 20 us; if the clock is
+    # whether the stages miss the span, or all parts the whole, by more than both 10 % and 20 us; with the clock
     # `waited`, only the span counts
     mismatch: bool
     tokens_per_s: dict[str, float] = {}  # tokens per second by part (`prefill`, `decode`), if the op has parts
-    # the number of written tokens that are not the best ones in float64; null if the op writes none
+    # number of written tokens that are not the best ones in float64; null if the op writes none
     tokens_differing: int | None = None
-    case: CaseResult  # case with its estimates
+    case: CaseResult  # the case with its estimates
 
 
 @derive_once
@@ -129,7 +129,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
 def _recording_s(
     timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str], launch_s: float
 ) -> float:
-    """Return the seconds that the device waits because the host still records commands."""
+    """Return the seconds for which the device waits because the host still records commands."""
     recorded = [times for times in timed if times.recording_s]
     if not recorded:
         return 0.0
@@ -148,7 +148,7 @@ def _without_readings(
     readings = [each for each in read if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(read[each] for each in hosts)
     shares = [read[each] / counts[each] for each in readings]
-    # If the device's stages took longer than the plain chain, each launch of a stage loses one reading.
+    # If the device's stages took longer than the plain chain, the time of a reading is subtracted for each launch.
     plain = dict.fromkeys(read, 0.0) | {each: read[each] for each in hosts}
     for each, seconds in zip(readings, fit_to_sum(shares, min(left_s, sum(shares))), strict=True):
         plain[each] += seconds
@@ -156,7 +156,7 @@ def _without_readings(
 
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-    """Return how often each named stage occurs in the op, and which stages the host runs."""
+    """Return how often each of `names` occurs among the op's stages, and which ones the host runs."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -167,8 +167,8 @@ def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], se
         hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
     counts, count = dict.fromkeys(names, 1), 1
     for each in reversed(names):
-        # A stage that the op no longer has counts as the stage after it: a norm is now computed with the
-        # product behind it.
+        # A stage that the op no longer has counts as often as the stage after it: files have norms that are now
+        # one stage with the product after them.
         counts[each] = count = declared.get(each, count)
     return counts, hosts
 
@@ -196,7 +196,7 @@ def _typical(sessions: Iterable[list[float]]) -> float:
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the ids of the cases whose times do not add up (`Stages.mismatch`)."""
+    """Return the ids of the cases whose stages do not add up to the whole (`Stages.mismatch`)."""
     return [breakdown.id for breakdown in stages(analysis) if breakdown.mismatch]
 
 
@@ -211,16 +211,16 @@ _WAITED = (
     "the device stamps no passes: each stage has a submit and a wait of its own, and they may exceed the whole"
 )
 _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
-# The cost of clock readings is reported if it is at least this share of the whole.
+# The cost of clock readings is reported if it is more than this share of the whole.
 SHOWN = 0.05
-# The names of the other lines of a table.
+# The labels of the lines of a table that are not stages.
 LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 
 
 @section("stages", order=140, help="Where the time of a network goes")
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with a table for each workload, size and non-CPU device, with the fastest CPU beside
-    the device. If only CPUs were timed, a table shows the fastest CPU alone."""
+    """Return the section with a table for each workload, size and device other than a CPU, with the fastest CPU
+    beside the device. If only CPUs were timed, a table shows the fastest CPU alone."""
     rows = shown = list(stages(analysis))
     if not options.every_size:
         shown = at_largest(
@@ -295,7 +295,7 @@ def _short(breakdown: Stages) -> str:
 
 
 def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
-    """Return the cells of a table's line: its time in the chain, alone if wanted, and its share."""
+    """Return the cells of a line: its time in the chain, with `alone` that of the stage alone, its share."""
     seconds = seconds_of(breakdown).get(label)
     seconds = None if label == LAUNCH and not seconds else seconds
     entry = next((stage for stage in breakdown.stages if stage.stage == label), None)
@@ -307,8 +307,8 @@ def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Ce
 
 
 def seconds_of(breakdown: Stages) -> dict[str, float]:
-    """Return the seconds in every line of a table, by the line's label. The order is: the stages, the launch,
-    the recording if there is any, the rest, the whole."""
+    """Return the seconds of every line of a table by its label, in the order of the lines: the stages, the launch, the
+    recording if there is any, the rest, the whole."""
     recording = {RECORDING: breakdown.recording_s} if breakdown.recording_s else {}
     stages = {stage.stage: stage.chain_s for stage in breakdown.stages}
     return (
@@ -331,8 +331,8 @@ CAPTION = (
 
 @chart("stages", order=70)
 def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return a chart with a stacked bar for each device and size, whose parts are the stages in order. Stages
-    of the same name in two parts of an op, such as `prefill.heads` and `decode.heads`, share a colour."""
+    """Return a chart with a stacked bar for each device and size. The parts of a bar are the stages in order. Stages
+    of the same name in two parts of an op, such as `prefill.heads` and `decode.heads`, have one colour."""
     encoding = {
         "x": charts.quantity(
             "value", aggregate="sum", title="time of one call", stack="zero",
@@ -372,7 +372,7 @@ def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
 
 
 def _csv_stages(breakdown: Stages) -> Iterable[Mapping[str, CsvValue]]:
-    """Yield a CSV row for each stage, where `time_s` is its time in the chain."""
+    """Yield a CSV row for each stage. `time_s` is its time in the chain."""
     for stage in breakdown.stages:
         yield {"stage": stage.stage, "time_s": stage.chain_s, "stage_alone_s": stage.alone_s}
 

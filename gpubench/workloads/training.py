@@ -1,13 +1,13 @@
-"""The training ops. One group makes three training steps of the perceptron or of a transformer block. Each step
-has its own batch and updates the weights. `transformer_step` makes one step of the block and gives the
-gradients of everything it reads.
+"""The training ops. `mlp_step` gives the loss of each of n labelled images, which is copied to the host, and the
+gradients of the perceptron's weights. `transformer_step` gives the gradients of the block's input and weights.
 
-`mlp_sgd` and `transformer_sgd` update by w -= rate dw, and `mlp_adam` by Adam with both bias corrections. One
-launch makes all three steps, and weights and moments stay on the device from step to step. Each launch begins
-with the same weights, so that no number drifts, and float64 can judge the result.
+`mlp_sgd`, `mlp_adam` and `transformer_sgd` are three training steps, each with its own batch and an update of the
+weights: w -= rate dw, or Adam with both bias corrections. One launch makes all three steps; weights and moments
+stay on the device from step to step. Each launch begins with the same weights, so that no number drifts, and a
+float64 training is its reference.
 
-The mean square of Adam begins with small numbers instead of 0. From 0 the first step would be the rate times
-the sign of the gradient, which round-off decides if it is nearly 0.
+Adam's mean squares begin with small numbers instead of 0. From 0 the first step would be the rate times the sign of
+the gradient, and round-off decides the sign of a gradient that is nearly 0.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Update = Callable[[str, WeightShape], tuple[Stage, ...]]
 
 
 def _update(op: str, weight: str, reads: str, write: str, shape: WeightShape) -> Stage:
-    """Return the stage that updates a weight, or one of its moments; `{w}` in names stands for the weight."""
+    """Return the stage that updates a weight or a moment. `{w}` in names is replaced by the weight's name."""
 
     def own(params: Params) -> Params:
         extents = shape(params)
@@ -83,16 +83,15 @@ def _adam(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
 
 
 def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
-    """Return a function that computes the shape of a weight, as declared by the first stage that reads the
-    weight."""
+    """Return the shape, as a function of the params, that the first stage that reads a weight declares."""
     stage = next(stage for stage in stages if weight in stage.reads)
     operand = kernels.load(stage.op).inputs[stage.reads.index(weight)]
     return lambda params: operand.shape(stage.params(params))
 
 
 def _of_step(value: str) -> str:
-    """Return a value's name in each step of the loop, with the step's number as a placeholder."""
-    # A `+` marks a value that the next step begins with.
+    """Return the name of a value in a step, with a placeholder for the step's number."""
+    # `+` marks a value with which the next step begins
     return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
 
 
@@ -106,13 +105,13 @@ def _steps(stages: Sequence[Stage], update: Update, weights: Iterable[str]) -> R
 
 
 def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[str, Array]:
-    """Return all values of a training in float64, by name, with the signs of hidden values shifted by `margin`."""
+    """Return all values of a training in float64, by name, with hidden values shifted by `margin`."""
     values = dict(zip((operand.name for operand in op.inputs), arrays, strict=True))
     for stage in op.stages:
         own = kernels.load(stage.op).at(stage.params({"n": len(arrays[0])}))
         reads = [values[name] for name in stage.reads]
-        # A positive margin (in relative round-off) passes the gradient of every hidden value near 0, and a
-        # negative one blocks it.
+        # With a positive margin, in units of the rounding error, the gradient of every hidden value near 0 flows
+        # back; with a negative one none does.
         if stage.op == "linear_grad_relu":
             x, w, b = (values[f"{name}.{stage.turns[0]}"] for name in ("x", "w1", "b1"))
             reads[2] = x @ w + b + margin * (stage.turns[0] + 1) * (norms(xp, x, w) + xp.abs(b))
@@ -121,9 +120,9 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
 
 
 def training_slack(op_name: str, value: str) -> Callable[..., Array]:
-    """Return a function that computes the slack of `value`, a margin that is added to its tolerance. Round-off
-    decides whether the gradients of hidden values near 0 pass. The slack is four times the largest difference
-    in a column between two float64 trainings, with all of these gradients and with none."""
+    """Return the slack of a training op's output `value`, as a function. Round-off decides whether gradients flow back
+    through hidden values near 0. The slack is four times the largest difference, in each column, between two
+    trainings in float64: one in which all of these gradients flow, and one in which none does."""
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)
@@ -139,26 +138,23 @@ def training_slack(op_name: str, value: str) -> Callable[..., Array]:
     return slack
 
 
-# The distances of the training asked about last, because all of its outputs are judged one after the other.
+# The differences of the last training, because its outputs are judged one after the other.
 distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
 
 
 def _largest(xp: Array, distance: Array) -> Array:
-    """Return the largest absolute distance in each column of a matrix (a hidden unit or a class), or in the
-    whole of a vector."""
+    """Return the largest absolute number of each column of a matrix, or of a vector."""
     return xp.max(xp.abs(distance), axis=0, initial=0.0)
 
 
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
-    """Return the scale for judging the weights after three updates: the largest absolute value among the
-    initial weights and moments."""
+    """Return the scale of weights after three updates: the largest absolute initial weight or moment."""
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
 
 
 def sign_slack(gradient: str) -> Callable[..., Array]:
-    """Return a function that gives the slack of the gradient `dw1` or `db1`, a margin that is added to its
-    tolerance. Round-off decides the sign of hidden values near 0, and with it whether a gradient flows back
-    through them."""
+    """Return the slack of `gradient`, `dw1` or `db1`, as a function. Round-off decides the sign of hidden values near
+    0, and so whether a gradient flows back through them. The slack is the sum of these gradients' absolute values."""
 
     def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
         w1, b1, w2, b2 = weights
@@ -192,7 +188,7 @@ def _training(
     *, stages: Sequence[Stage], update: Update, weights: Mapping[str, Values], classes: Callable[[Params], int],
     moments: Mapping[str, Values] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op of three training steps, each of which runs `stages` and updates every weight."""
+    """Return the op of three training steps. Each runs `stages` and updates every weight."""
     batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
         stages=(_steps(stages, update, weights),),
@@ -243,7 +239,7 @@ def _norm(params: Params) -> Params:
 
 
 def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of a product from `k` to `m` widths: of its weights, bias and input."""
+    """Return the stages for the gradients of a layer from `k` to `m` widths: weights, bias and input."""
     return (
         Stage(f"grad_w{name}", "matmul", (read, f"d{made}"), (f"dw{name}",),
               lambda params: {"m": k * width(params), "n": m * width(params), "k": params["n"], "ta": 1}),
@@ -254,8 +250,7 @@ def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Sta
 
 
 def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of norm `number`: of its weights, and of its input, with `residual`
-    added."""
+    """Return the stages for the gradients of norm `number`: weights, and input with `residual` added."""
     normed = f"dn{number}"
     return (
         Stage(
@@ -298,7 +293,8 @@ _BLOCK_LOSS = Stage(
     "loss", "cross_entropy", ("y", "labels"), ("loss", "dy"),
     lambda params: {"n": params["n"], "classes": width(params)},
 )  # fmt: skip
-# The longest path through a step has 20 stages and ends at scale1. Each adds 8 units, an eighth of it in an update.
+# The longest path through a step has 20 stages and ends at scale1. Each adds 8 units to the loss, but only an eighth
+# of this to a weight, because an update adds an eighth of a gradient.
 _LOSS_TOLERANCE, _WEIGHT_TOLERANCE = (Tolerance(units * 20 * STEPS, scale=_largest_weight) for units in (8, 1))
 transformer_sgd = _training(
     name="transformer_sgd", group="network",

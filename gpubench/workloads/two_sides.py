@@ -1,9 +1,9 @@
-"""The worker's side of networks that run on the CPU and the GPU. Each stage runs where the stage assignment
-says, and a value is copied to the CPU or the GPU when it is needed there. The module also times the stages and
-the copies on both sides and predicts the times of stage assignments.
+"""Networks on the CPU and the GPU, in the worker. Each stage runs where the stage assignment says, and a value is
+copied to the CPU or the GPU when it is needed there. The module also times the stages and the copies on both sides
+and predicts the times of stage assignments.
 
-A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again. A weight is
-copied to the GPU once, an input once an upload, and the result of a stage once a run. Consecutive stages on the
+A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again: a weight is copied to
+the GPU once, an input once after each upload, and the result of a stage once in each run. Consecutive stages on the
 same side run as one chain.
 """
 
@@ -46,19 +46,19 @@ from gpubench.workloads.assignment import (
     stage_seconds,
 )
 
-# The number of rounds that count, and of those before them that warm up caches and clocks.
+# Most rounds that count, and the rounds before them that warm up caches and clocks.
 ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the stage assignments of the op that use one side only, as `single_sides`."""
+    """Return the two stage assignments of the op that use one side only (`single_sides`)."""
     return single_sides([kernels.load(stage.op).host is not None for stage in op.stages])
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
-    """Time the stages on the CPU and on the GPU, and predict the times of the most promising stage assignments.
-    No round of measurements begins after `limit_s` seconds; times of one round are taken close together, so
-    that their medians add up. Returns None if one of the two sides cannot time its stages."""
+    """Time the stages on the CPU and on the GPU, and predict the times of the most promising stage assignments. No
+    round of measurements but the first begins after `limit_s` seconds. The times of a round are taken close together,
+    so that their medians add up. Returns None if one of the two sides cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
     if chain is None or not isinstance(session, protocols.AssignsStages):
@@ -70,7 +70,7 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
         session.sync()
     steps = chain.steps(workspace.buffers, timed.launch.output)
     values = chain.values(workspace.buffers, timed.launch.output)
-    # Activations and results may have to be copied. Weights are on both sides.
+    # Activations and results may have to be copied. Weights and host inputs are where they are needed.
     fixed = {operand.name for operand in op.inputs if operand.role != "activation"}
     used = dict.fromkeys(name for stage in op.stages for name in (*stage.reads, *stage.writes))
     moved = [name for name in used if name not in fixed]
@@ -110,8 +110,8 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
 
 
 def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCosts:
-    """Return the costs for the search, which are medians over the rounds. On a device without timestamps the
-    time of each stage already includes a launch and its wait, so `enter_s` is 0."""
+    """Return the costs for the search, which are medians over the rounds. On a device without timestamps the time of
+    each stage already includes a launch and its wait; `enter_s` is then 0."""
     places = {
         operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else CPU + GPU
         for operand in op.inputs
@@ -129,13 +129,13 @@ def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCo
     return AssignmentCosts(steps, up_s, down_s, enter_s, places, ends)
 
 
-# How many unused values are kept, because a copying call asks for equal ones again, and how many CPU chains.
+# Most unused values that are kept, because the next copying call asks for equal ones, and most CPU chains of a segment.
 _SPARE, _BOUND = 8, 4
 
 
 class Value:
-    """An operand, or a value between two stages. `places` has the letters of the sides whose copy is valid.
-    `uploaded` is True until a stage writes the value."""
+    """An operand, or a value between two stages. `places` has the letters of the sides whose copy is valid. `uploaded`
+    is True from an upload until a stage writes the value."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -147,12 +147,11 @@ class Value:
 
     @property
     def array(self) -> Array:
-        """The host's copy: the array that was uploaded last, or the value's own memory."""
+        """The host's copy, in the array that was uploaded last or in memory that belongs to the value."""
         return self.own() if self._array is None else self._array
 
     def own(self) -> Array:
-        """Return the host's copy in memory that belongs to the value. It is never the caller's array, so a
-        launch may write to it."""
+        """Return the host's copy in memory that belongs to the value, to which a launch may write."""
         if not self._own:
             import numpy as np
 
@@ -162,8 +161,7 @@ class Value:
         return self._array
 
     def hold(self, host: Array) -> None:
-        """Store `host` as the value. The array is copied if a launch writes to this value; otherwise the value
-        refers to it."""
+        """Store `host` as the value. It is copied if the value has host memory (`own`), otherwise kept as it is."""
         if self._own:
             self._array[...] = host
         else:
@@ -203,7 +201,7 @@ class TwoSideSession(
         self.gpu, self.cpu = gpu, cpu
         self.way = gpu.transfers("tuned")
         self.assignment = ""
-        # Whether the op itself adds to a state, which is then kept from call to call.
+        # Whether the op itself adds to a state. The state is then kept from call to call.
         self.keeps_state = bool(op.updated)
         self._home = [operand.travels for operand in op.outputs]
         self._spare: list[Value] = []
@@ -216,8 +214,8 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what runs here
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the error that says why this op, one stage of the workload, cannot run, or None if both sides
-        can run it."""
+        """Return the error that says why `op`, one stage of the workload, cannot run, or None if both sides can run
+        it."""
         if op.stages:
             return Unsupported(
                 "an assigned workload has the tuned implementation alone", reason="no-implementation"
@@ -239,7 +237,7 @@ class TwoSideSession(
                 side.tune(op, side_case(op, case, case.params, side), buffers)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
-        """Build a stage for both sides. The launch of each side uses that side's memory of the values."""
+        """Build a stage on both sides, for its errors and its kernel hash. The launch may run on either side."""
         launch = StageLaunch(op, case, inputs, output)
         built = [self.compile_on(letter, launch) for letter in (GPU, CPU)]
         launch.kernel_hash = " ".join(str(build.kernel_hash) for build in built)
@@ -247,8 +245,8 @@ class TwoSideSession(
         return launch
 
     def compile_on(self, letter: str, stage: StageLaunch) -> Launch:
-        """Build a stage on the side `letter`. A plain library call does not write to a given output: it returns
-        a new array, which the chain then copies."""
+        """Build a stage on the side `letter`, with that side's memory of the values. A library call does not write to
+        a given output: it returns a new array, which the chain then copies."""
         side = self.side(letter)
         case = side_case(stage.op, stage.case, stage.case.params, side)
         inputs = [self.buffer(letter, value) for value in stage.reads]
@@ -265,8 +263,8 @@ class TwoSideSession(
         return side.chain(steps, steps[-1][1])
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Run the stages in order. When the method returns, the GPU's work is enqueued and the CPU's work is
-        done. A launch without assigned stages, such as the empty one, runs on the GPU."""
+        """Run the stages in order. When the method returns, the GPU's work is enqueued and the CPU's work is done. A
+        launch without stages, such as the empty one, runs on the GPU."""
         if not isinstance(launch, AssignedLaunch):
             self.gpu.run(launch, repeat)
             return
@@ -275,7 +273,7 @@ class TwoSideSession(
         self._ran = launch
 
     def sync(self) -> None:
-        """Copy those results of the last run that travel to the host, and wait for the GPU."""
+        """Copy the results of the last run to the host, except weights, and wait for the GPU."""
         if self._ran is not None:
             launch, self._ran = self._ran, None
             for value, travels in zip(each(launch.output), self._home, strict=False):
@@ -289,8 +287,7 @@ class TwoSideSession(
         return self.cpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Value:
-        """Return a value without a valid copy. Memory on a side is allocated when the value is first needed
-        there."""
+        """Return a value without a valid copy. Its memory on a side is allocated when it is first needed there."""
         for value in self._spare:
             if (value.shape, value.dtype) == (shape, dtype):
                 self._spare.remove(value)
@@ -309,11 +306,11 @@ class TwoSideSession(
             value.device = None
 
     def upload(self, buffer: Value, host: Array) -> None:
-        """Keep a reference to the array, which is copied to the GPU when a stage there reads it."""
+        """Store the array as the value, which is copied to the GPU when a stage there reads it."""
         buffer.hold(host)
 
     def download(self, buffer: Value, host: Array) -> None:
-        """Copy the value to `host`, directly from the GPU if only its copy is valid."""
+        """Copy the value to `host`. It comes from the GPU if only the GPU's copy is valid."""
         if CPU in buffer.places or not buffer.places:
             host[...] = buffer.array
         else:
@@ -341,8 +338,7 @@ class TwoSideSession(
         return buffers if isinstance(output, tuple) else buffers[0]
 
     def on(self, letter: str, value: Value) -> Buffer:
-        """Return the value's memory on the side `letter` with a valid copy in it. The copy is made if there is
-        none."""
+        """Return the value's memory on the side `letter`, after copying the value there unless that copy is valid."""
         buffer = self.buffer(letter, value)
         if letter not in value.places:
             if letter == GPU:
@@ -352,7 +348,7 @@ class TwoSideSession(
             value.places += letter
         return buffer
 
-    # ---------------------------------------------------------------- what a prediction is made of
+    # ---------------------------------------------------------------- times for a prediction
 
     def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
         """Return the times of the CPU's chain and of the GPU's chain, or None if one of the two cannot time its
@@ -375,7 +371,7 @@ class TwoSideSession(
         return None if reading is None else SideReading(reading, whole_s)
 
     def bound(self, letter: str, steps: protocols.Steps) -> list[Step]:
-        """Return the steps, built for the side `letter`."""
+        """Return the steps, built for the side `letter`, with that side's buffers. A host stage is unchanged."""
         return [
             (self.compile_on(letter, launch), self.target(letter, output))
             if isinstance(launch, StageLaunch)
@@ -384,8 +380,8 @@ class TwoSideSession(
         ]
 
     def copy_times(self, buffer: Value) -> tuple[float, float]:
-        """Return the seconds of an upload and of a download of a value, each with its wait. Afterwards both
-        sides have the same value."""
+        """Return the seconds of an upload and of a download of a value, each with its wait. Afterwards both copies are
+        valid."""
         self.on(CPU, buffer)
         device = self.buffer(GPU, buffer)
         self.gpu.sync()
@@ -414,8 +410,7 @@ class TwoSideSession(
 
 
 class AssignedLaunch(Launch):
-    """All stages of a workload with their values. The segments of a stage assignment are built when it first
-    runs."""
+    """All stages of a workload. The segments of a stage assignment are made when it first runs."""
 
     def __init__(self, session: TwoSideSession, steps: protocols.Steps, output: Buffer) -> None:
         self._session, self._steps = session, steps
@@ -424,8 +419,8 @@ class AssignedLaunch(Launch):
         self.staging = session.way.staging
 
     def run(self, assignment: str) -> None:
-        """Run the stages once, in order, or all on the GPU if `assignment` does not fit them."""
-        # While a kernel is being chosen, the steps are not the whole workload.
+        """Run the stages once, in order. If `assignment` has another length, all run on the GPU."""
+        # While kernels are being chosen, a launch has some of the workload's stages only.
         if len(assignment) != len(self._steps):
             assignment = GPU * len(self._steps)
         if assignment not in self._segments:
@@ -459,16 +454,16 @@ class Segment:
         self._session, self.letter = session, letter
         self._side = session.side(letter)
         self._steps: list[Step] = []
-        self._reads: list[Value] = []  # what earlier stages wrote, and inputs
+        self._reads: list[Value] = []  # inputs, and values of earlier segments
         self._writes: dict[int, Value] = {}
         self._uses: dict[int, Value] = {}
-        # A chain of the CPU is bound to arrays. They are kept with it: as long as they live, no other has their id.
+        # A chain of the CPU is bound to arrays. By their ids; the arrays are kept, so that no other gets such an id.
         self._chains: dict[tuple[int, ...], tuple[Launch, list[Array]]] = {}
 
     def add(self, launch: StageLaunch, output: Buffer, written: set[int]) -> None:
-        """Add a stage, and note which values it reads must be copied to this side. `written` has the ids of the
-        values that earlier stages wrote. A state that no stage has written yet is not copied, unless the op
-        keeps its state from call to call."""
+        """Add a stage, and note which of the values that it reads must be copied to this side. `written` has the ids of
+        the values that earlier stages wrote. A state that no stage has written yet is not copied, unless the op keeps
+        its state from call to call."""
         made = {id(value): value for value in each(output)}
         for value in launch.reads:
             fresh = id(value) in made and id(value) not in written and not self._session.keeps_state
@@ -479,26 +474,27 @@ class Segment:
         self._uses |= made | {id(value): value for value in launch.reads}
 
     def __call__(self) -> None:
-        """Copy the values that this side lacks to it, and run the stages."""
+        """Copy the values that this side lacks, and run the stages."""
         for value in self._reads:
             if self.letter not in value.places:
                 self._session.on(self.letter, value)
         for value in self._writes.values():
-            if value.uploaded:  # it holds sentinels, which show what a stage leaves unwritten
+            if value.uploaded:  # the value is sentinels, which show what a stage leaves unwritten
                 self._session.on(self.letter, value)
         self._side.run(self._launch())
         for value in self._writes.values():
             value.places, value.uploaded = self.letter, False
 
+    def _arrays(self) -> list[Array]:
+        return [value.array for value in self._uses.values()] if self.letter == CPU else []
+
     def _launch(self) -> Launch:
-        arrays = [value.array for value in self._uses.values()] if self.letter == CPU else []
-        key = tuple(map(id, arrays))
+        key = tuple(map(id, self._arrays()))
         if key not in self._chains:
             if len(self._chains) >= _BOUND:
                 self._chains.clear()
-            steps = self._session.bound(self.letter, self._steps)
-            arrays = [value.array for value in self._uses.values()] if self.letter == CPU else []
-            chain = self._session.chain_on(self.letter, steps)
+            chain = self._session.chain_on(self.letter, self._session.bound(self.letter, self._steps))
+            arrays = self._arrays()  # `bound` may have given a value memory
             key = tuple(map(id, arrays))
             self._chains[key] = (chain, arrays)
         return self._chains[key][0]

@@ -1,9 +1,9 @@
-"""Workloads: ops that are made of other ops which run one after the other, as a network is made of layers.
+"""Workloads: ops that are made of other ops, the stages, which run one after the other, as a network is made of
+layers.
 
-A stage names its op. The workload's shapes, costs, expression and reference come from the ops of its stages. A
-value that one stage writes and another reads stays on the device; its bytes are not compulsory, because fused
-stages would not move them. A state is a value to which several stages add one after the other, such as the keys
-and values of the tokens so far.
+The workload's shapes, costs, expression and reference come from the ops of its stages. A value that one stage
+writes and another reads stays on the device; its bytes do not count as traffic, because fused stages would not move
+them. A state is a value to which several stages add, such as the keys and values of the tokens so far.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpubench.kernels.contract.op import (  # fmt: skip
     flat,
 )
 
-# Units of round-off for each stage on the longest path through a workload.
+# Units of round-off that the tolerance allows for each stage on the longest path to a value.
 _UNITS_PER_STAGE = 8
 # Sizes at which a value must have the same shape in every stage that uses it.
 _PROBES = (1, 7)
@@ -57,11 +57,11 @@ def workload(
     judged: Mapping[str, Tolerance | Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
-    """Return the op that runs `stages` in order, with each `Repeat` written out. `inputs` and `weights` say how
-    their values are drawn; `outputs` and `judged` give the roles and the tolerances of outputs. Raises
-    ValueError for stages that do not fit together."""
-    # `state` names the values to which stages add. `declared` has other fields of the op: `fits` returns why
-    # params that every stage accepts are not allowed all the same.
+    """Return the op that runs `stages` in order, with each `Repeat` written out. `inputs` and `weights` give by name
+    how values are drawn, `outputs` the roles, `judged` the tolerance of some outputs, or its slack. `state` names
+    the values to which stages add. `declared` are further fields of the op. Raises ValueError for stages that do
+    not fit together."""
+    # a `fits` in `declared` adds to the conditions of the stages
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))
@@ -107,12 +107,12 @@ class _Stages:
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
-        """Return the dtypes that all ops of the stages on the device have in common."""
+        """Return the dtypes that all ops have in common, except those of host stages."""
         first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Raise ValueError unless the stages fit together: values, states, operands and shapes."""
+        """Raise ValueError unless the stages fit together in values, states, operands and shapes."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
@@ -141,13 +141,12 @@ class _Stages:
                         raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
 
     def _uses(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
-        """Yield pairs (name of a value, operand of the stage's op) for all values that the stage reads, then
-        for those that it writes."""
+        """Yield (name of a value, operand of the stage's op) for what the stage reads, then for what it writes."""
         return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
 
     @cached_property
     def first(self) -> dict[str, tuple[Stage, Operand]]:
-        """The first stage that uses each value, and its operand for the value, by the name of the value."""
+        """For the name of each value: the first stage that uses it, and that stage's operand for it."""
         uses: dict[str, tuple[Stage, Operand]] = {}
         for stage in self.stages:
             for value, operand in self._uses(stage):
@@ -162,8 +161,7 @@ class _Stages:
         )
 
     def role(self, value: str) -> Role:
-        """Return the role of an input: `host` if any stage declares it as a `host` operand, otherwise
-        `activation`."""
+        """Return the role of an input: `host` if it is a host input of any stage, otherwise `activation`."""
         roles = {operand.role for stage in self.stages for name, operand in self._uses(stage) if name == value}
         return "host" if "host" in roles else "activation"
 
@@ -178,8 +176,8 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Return the `declared` tolerance, or else that of the stage that writes the value, widened by its
-        depth."""
+        """Return the tolerance of an output. If `declared` is no tolerance but a slack or None, it is that of the
+        stage that writes the value, with more units for each stage before, and with this slack."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -188,8 +186,7 @@ class _Stages:
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
             want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
-            # One scale for the whole value: a number that is small only because terms cancel has the error of
-            # the larger terms.
+            # One scale for the whole value: a number that is small because terms cancel has the error of the terms.
             largest = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.tolerance_of(op.outputs[last.writes.index(value)]).scale
@@ -207,7 +204,8 @@ class _Stages:
         *arrays: Array,
         **params: int,
     ) -> Any:
-        """Return the values in `names_out`, computed stage by stage, by `formula`, from `arrays`."""
+        """Compute stage by stage from `arrays`, the values of `names`. Return the values of `names_out`, as a tuple
+        unless it is one. `formula(op)` returns the function that computes a stage's op."""
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
@@ -224,8 +222,7 @@ class _Stages:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
-        """Return the dtype that the operand of a state declares or, without one, the dtype of the case, taken
-        from `values`."""
+        """Return the dtype of a state: its own or, if it declares none, that of a value that declares none."""
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)
@@ -235,13 +232,12 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """Return the reason of the first stage that cannot have these params, or None if all can."""
+        """Return why the first stage that refuses these params does so, or None if all accept them."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Return `Op.slow` of the whole workload: for each (backend, dtype) the lowest rate that a stage declares, in
-        operations per second."""
+        """Return `Op.slow` of the workload: for each (backend, dtype) the lowest rate among its ops."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():
