@@ -1,6 +1,7 @@
-"""A wing for the energy of a call, measured by the counters of the GPU's board and of the CPU's packages.
+"""The wing for the energy of calls, which counters of GPU boards and CPU packages measure.
 
-No other package imports this wing. `WING` lists its parts, and gpubench works without this folder.
+The rest of gpubench never imports this package. It finds the parts of the wing through `WING`, and works without
+this folder.
 """
 
 from gpubench.base.plugins.wings import Wing

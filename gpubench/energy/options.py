@@ -18,11 +18,11 @@ class EnergyOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings that wings add, with `energy` set to True if it was requested. Raises UsageError
-        if it was requested without sizes, unless a file of `--append` or `--like` has them."""
+        """Return the settings that wings add, with `energy` set to True if it was requested. Raises UsageError if it
+        was requested without sizes, unless `--append` or `--like` names a file that exists."""
         if not self.energy:
             return super().more_settings()
-        plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes
+        plans = [getattr(self, name, None) for name in ("append", "like")]  # such a file has the sizes
         if not self.sizes and not any(path and os.path.exists(path) for path in plans):
             raise UsageError(
                 "bad-value", "--energy without --sizes", why="a window of energy takes seconds a case",
@@ -32,13 +32,13 @@ class EnergyOptions(SelectionOptions):
 
 
 class EnergyGoal(AdviseOptions):
-    """The option `--goal`, which decides what the advised device minimizes."""
+    """The option `--goal`: what should be least, the time or the energy of a call."""
 
     goal: str = option("time|energy", WHAT, "What should be least: the time of a call, or its joules, as --energy has "
         "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
-        """Return the advice, or that for the device with the least energy if the goal is energy. Raises
+        """Return the advice, or with the goal `energy` the advice for the device with the least energy. Raises
         UsageError for an unknown goal."""
         from gpubench.base.errors import require_choice
 

@@ -1,4 +1,4 @@
-"""The energy section, which shows the joules of a call on both sides, and the advice for the device with the
+"""The energy section of a report, with the joules of a call on both sides, and the advice for the device with the
 least energy."""
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     id: str  # id of the case
     device_id: str  # id of the device that ran the case
     kind: str  # kind of that device
-    joules: float | None  # energy of one call; None if it is unknown
-    power_w: float | None  # mean power in watts during the case, from the counter; None if it is unknown
-    idle_w: list[float]  # watts of the idle device before and after, as far as they are known
-    # mean power in watts during the case, from the device's sensor; None if there is none
+    joules: float | None  # energy of one call; null if it is unknown
+    power_w: float | None  # mean power in watts during the case, from the counter; null if it is unknown
+    idle_w: list[float]  # watts of the idle device before the case and after it, as far as they are known
+    # mean power in watts during the case, from the device's sensor; null if there is none
     sensor_w: float | None
     window_s: float  # seconds for which the case ran
-    steps: int  # how often the counter changed in that time, without the first change
+    steps: int  # number of changes of the counter in that time, after the first change
     counter: str  # kind of counter: "nvml", "hwmon" or "rapl"; "" if the device has none
-    reason: str | None  # reason why the energy is unknown; None if it is known
+    reason: str | None  # reason why the energy is unknown; null if it is known
 
 
 @derive_once
 def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
-    """Return the energy of each case of the analysis that has one, from its newest window."""
+    """Return the energy of each case that was measured for it, by the newest window."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     shown = {case.id for case in analysis.cases}
     results = []
@@ -68,8 +68,7 @@ _MEANING = (
 
 @section("energy", order=130, help="Joules of a call, where --energy counted them", usual="end")
 def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section with a row for each op, size, dtype and situation, or None if the run has no
-    energy."""
+    """Return the section with a line for each op, size, dtype and situation, or None if the run has no windows."""
     results = energies(analysis)
     if not results:
         return None
@@ -87,10 +86,10 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
-    """Return a table with a line for each op, size, dtype and situation, with the least energy of each side."""
-    # A variant, such as a product in TF32, is no implementation to choose.
+    """Return a table of the least energy on each side, with a line for each op, size, dtype and situation."""
+    # A variant, such as a product in TF32, is no implementation to choose. A software adapter is on neither side.
     cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
-    results = [energy for energy in results if energy.id in cases]
+    results = [energy for energy in results if energy.id in cases and energy.kind in ("cpu", "gpu")]
     on_cpu = group_by(
         (energy for energy in results if energy.kind == "cpu"), lambda energy: cases[energy.id].workload
     )
@@ -157,8 +156,8 @@ CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the device with the least energy, by the first of `runs` that measured this call's
-    energy. The device is None if fewer than two energies are known, or if a side (CPU or GPU) was measured
+    """Return the advice for the device with the least energy, by the first of `runs` that measured the energy of this
+    call. Its device is None if the energy of fewer than two devices is known, or if a side (CPU or GPU) was measured
     without a result."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
@@ -187,14 +186,14 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
-    """Return the energy windows of the call that `advice` is about, with their cases, by device id."""
+    """Return (case, energy window) of each case of the call that `advice` is about, by device id."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)
         for outcome in run.outcomes
         if isinstance(outcome, Measurement) and (window := outcome.newest_energy)
         if (outcome.case.op, outcome.case.dtype, outcome.case.params) == (advice.op, advice.dtype, params)
-        # The regime of a CPU, whose data is in host memory in every situation.
+        # RESIDENT is the regime of a CPU, whose data is in host memory in every situation.
         and outcome.case.regime_id in (RESIDENT, advice.regime)
         and outcome.case.variant is None
     )

@@ -29,8 +29,8 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the energy counters of all packages of the CPU, or the reason why they cannot all be read. `root`
-    is the folder in which `/sys` lies."""
+    """Return the energy counters of all packages of the CPU, or the reason why they cannot all be read. `root` is the
+    folder that contains `sys`."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -49,8 +49,8 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return a list with the energy counter of the AMD GPU at the PCI address `pci`, or the reason why it has
-    none. `root` is the folder in which `/sys` lies."""
+    """Return a list with the energy counter of the AMD GPU at the PCI address `pci`, or the reason why it has none.
+    `root` is the folder that contains `sys`."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -71,8 +71,8 @@ class MeanPower(NamedTuple):
 
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
-    """Return the mean power from readings (seconds, joules) of a counter, from its first step to its last one.
-    A step is a change of the counter. Returns None if the counter took fewer than two steps or decreased."""
+    """Return the mean power between the first and the last step of a counter, from readings (seconds, joules). A step
+    is a change of the counter. Returns None if the counter made fewer than two steps or decreased."""
     steps = [later for earlier, later in pairwise(readings) if later[1] != earlier[1]]
     if len(steps) < 2 or any(later[1] < earlier[1] for earlier, later in pairwise(readings)):
         return None
@@ -80,12 +80,13 @@ def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
     return MeanPower((last_j - first_j) / (last_s - first_s), len(steps) - 1)
 
 
-# Steps of the counter in a window, and the least and most seconds of a window.
+# Steps of the counter that a window should have, and the least and most seconds of a window.
 STEPS, LEAST_S, MOST_S = 50, 2.0, 15.0
 # Seconds without work, before and after the window.
 IDLE_S = 1.0
 # Seconds of work before the window, in which caches, clock and fan settle.
 WARM_UP_S = 0.5
+# Seconds from the request to the start of this work.
 AHEAD_S = 0.1
 READ_EVERY_S = 0.02
 STILL = "its counter does not move, or went back"
@@ -101,8 +102,8 @@ class EnergyCompanion(Companion):
     _sources: dict[str, str]
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Run each timed case again while the energy counter of its device is read, and record the energy.
-        Cases that have an energy already are left out. Does nothing if the run does not measure energy."""
+        """Run each case of the workload that was timed once more, while the energy counter of its device is read, and
+        record the energy. Cases that have an energy are left out. Does nothing if the run does not measure energy."""
         if not self.spec.settings.energy:
             return
         for run in runs:
@@ -127,7 +128,7 @@ class EnergyCompanion(Companion):
 
         if why := monitor.absent().get(device_id):
             return lack(why)
-        readings = self._read(device_id, IDLE_S)
+        readings = _read_idle(monitor, device_id)
         idle = _power(readings)
         if idle is None:
             return lack(monitor.absent().get(device_id) or _name_fault(readings))
@@ -143,7 +144,7 @@ class EnergyCompanion(Companion):
         power = _power(inside)
         if power is None:
             return lack(STILL)
-        rest = _power(self._read(device_id, IDLE_S))
+        rest = _power(_read_idle(monitor, device_id))
         sensed = [reading.power_w for reading in inside if reading.power_w is not None]
         return EnergyWindow(
             session=runtime.session, source=self._sources[device_id], window_s=end_s - begin_s,
@@ -151,13 +152,6 @@ class EnergyCompanion(Companion):
             idle_w=[side.watts for side in (idle, rest) if side is not None],
             sensor_w=fmean(sensed) if sensed else None,
         )  # fmt: skip
-
-    def _read(self, device_id: str, seconds: float) -> list[Reading]:
-        """Return the readings of the device's counters in `seconds` seconds without a launch."""
-        assert self._monitor is not None
-        self._monitor.watch(device_id, every_s=READ_EVERY_S)
-        time.sleep(seconds)
-        return self._monitor.rest()
 
     def _start(self) -> Monitor:
         """Start the child process that reads the counters of all devices."""
@@ -174,7 +168,7 @@ class EnergyCompanion(Companion):
             elif source:
                 absent[device.id] = files
         monitor = Monitor(targets, absent, time.perf_counter())
-        monitor.users()  # until its driver has started
+        monitor.users()  # waits until the driver has started
         return monitor
 
     def _files(self, device: Device) -> tuple[list[CounterFile] | str, str]:
@@ -187,7 +181,14 @@ class EnergyCompanion(Companion):
             return "several devices share its work", "nvml"
         if device.identity is not None and device.identity.vendor_id == AMD:
             return board_counters(self.root, device.identity.pci), "hwmon"
-        return "", ""  # NVML reads its counter if there is one
+        return "", ""  # NVML reads the counter, if there is one
+
+
+def _read_idle(monitor: Monitor, device_id: str) -> list[Reading]:
+    """Return the readings of the device's counters in IDLE_S seconds without a launch."""
+    monitor.watch(device_id, every_s=READ_EVERY_S)
+    time.sleep(IDLE_S)
+    return monitor.rest()
 
 
 def _power(readings: Sequence[Reading]) -> MeanPower | None:

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.advice import answer
 from gpubench.analysis.contenders import Key
@@ -166,7 +167,7 @@ def test_a_window_holds_enough_steps_and_what_lies_inside_it_counts(tmp_path, mo
     for name, value in {"LEAST_S": 2, "MOST_S": 15, "IDLE_S": 2, "WARM_UP_S": 0.5, "STEPS": 50}.items():
         monkeypatch.setattr(windows, name, value)
     run = Working()
-    run.case = msgspec.structs.replace(run.case, calls=10)
+    run.case = replace(run.case, calls=10)
     run.work = Mock(return_value=protocol.Worked(id=1, repeat=3, begin_s=1.0, ends_s=[1.5, 2.0]))
     measure(made, run)
     run.work.assert_called_once_with(7 + windows.AHEAD_S + 0.5, 0.5, pytest.approx(work_s))
@@ -228,8 +229,9 @@ def window(power_w, calls=2000, source="rapl", **more):
 
 def run_with(*cases):
     """A run of cases with the seconds of a call and a window of each."""
-    outcomes = [msgspec.structs.replace(measured(*own), energy=[row]) for *own, row in cases]
-    return run_of(outcomes, devices=(CPU, GPU, msgspec.structs.replace(CPU, id="torch:cpu", backend="torch")))
+    outcomes = [replace(measured(*own), energy=[row]) for *own, row in cases]
+    others = replace(CPU, id="torch:cpu", backend="torch"), replace(CPU, id="wgpu:0", kind="software")
+    return run_of(outcomes, devices=(CPU, GPU, *others))
 
 
 UNREADABLE = EnergyWindow(session=0, source="rapl", reason="run as root")
@@ -237,25 +239,19 @@ UNREADABLE = EnergyWindow(session=0, source="rapl", reason="run as root")
 
 def draw_report(cpu, gpu, *more):
     """The table of a CPU's and a GPU's case with these windows, and in TF32 the GPU takes a quarter."""
-    tf32 = (
-        msgspec.structs.replace(ON_GPU, variant="tf32"),
-        2.5e-5,
-        msgspec.structs.replace(gpu, calls=4 * gpu.calls),
-    )
+    tf32 = replace(ON_GPU, variant="tf32"), 2.5e-5, replace(gpu, calls=4 * gpu.calls)
     (analysis,) = analyse_runs([run_with(*more, (case(), 1e-3, cpu), (ON_GPU, 1e-4, gpu), tf32)])
     return analysis, energy_section(analysis, RenderOptions())
 
 
 def test_both_sides_stand_beside_each_other_where_both_are_known():
     gpu = window(500.0, 8_000, "nvml", idle_w=[110, 100])
-    queued, tuned = (
-        msgspec.structs.replace(ON_GPU, regime="resident-queued"),
-        msgspec.structs.replace(ON_GPU, implementation="tuned"),
-    )
+    queued, tuned = replace(ON_GPU, regime="resident-queued"), replace(ON_GPU, implementation="tuned")
     more = (
         (queued, 1e-4, window(500.0, 4_000)),
         (tuned, 1e-4, window(600.0, 8_000)),
         (case("relu"), 1e-3, UNREADABLE),
+        (case("tanh", device="wgpu:0"), 1e-3, UNREADABLE),  # on neither side
     )
     analysis, section = draw_report(window(200.0, idle_w=[90, 80]), gpu, *more)
     waited, other, unknown = ([cell.text for cell in row][2:] for row in section.tables[0].rows)
@@ -275,7 +271,7 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
 )
 def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, advised):
     cpu = window(cpu_w, reason=None if cpu_w else "run as root")
-    tuned = msgspec.structs.replace(ON_GPU, implementation="tuned"), 1e-4, window(600.0, 20_000)
+    tuned = replace(ON_GPU, implementation="tuned"), 1e-4, window(600.0, 20_000)
     third = [(case(device="torch:cpu"), 1e-3, window(900.0))] if cpu_w == 200 else []
     analysis, _ = draw_report(cpu, window(500.0, 20_000, "nvml"), *third, tuned)
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(analysis.run))
@@ -301,8 +297,6 @@ def test_two_codes_of_the_cpu_are_no_two_sides(in_process, tmp_path):
     assert (document["device_id"], document["confidence"]) == (None, "none")
     assert windows.UNCOUNTED in document["reason"]
     advice = answer([run], Key("matmul", "float32"), 1024, WAITED)
-    other = by_energy(
-        advice, [msgspec.structs.replace(run, id="other", outcomes=[]), msgspec.structs.replace(run, id="one")]
-    )
+    other = by_energy(advice, [replace(run, id="other", outcomes=[]), replace(run, id="one")])
     assert (other.source.run_id, by_energy(advice, []).source) == ("one", advice.source)
     assert by_energy(advice, []).command == "gpubench run --ops matmul --sizes 1024 --energy"
