@@ -86,16 +86,11 @@ def _measure(options: NoiseOptions, began: float) -> Run:
 
     from gpubench.cli import delivery, progress, request
     from gpubench.cli.exit import tell
-    from gpubench.cli.selection import DEFAULT_BUDGET_S, QUICK_BUDGET_S
     from gpubench.measure import runner
 
-    sessions = 2 * options.sessions
-    # Each session searches or repeats as much as one run without options for its time measures.
-    each_s = QUICK_BUDGET_S if options.quick else DEFAULT_BUDGET_S
-    budget = options.budget or (None if options.sizes else f"{each_s * sessions:g}s")
     taken = {name: getattr(options, name) for name in options.measuring()}
     delivery.check_folder([], options)
-    plan: Any = commands()["run"](**{**taken, "sessions": sessions, "budget": budget})
+    plan: Any = commands()["run"](**{**taken, "sessions": 2 * options.sessions, "budget": options.budget})
     saver = delivery.Saver([], options)
     with progress.show(options, os.environ) as display:
         spec = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))

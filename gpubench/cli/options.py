@@ -143,7 +143,7 @@ class SelectionOptions(CommandOptions):
 class SamplingOptions(CommandOptions):
     """The options for the time and the precision of measurements."""
 
-    quick: bool = option(None, LONG, "Precision 5 %; without --sizes at most 20s.", plan_field="preset",
+    quick: bool = option(None, LONG, "Precision 5 %, 20s without --sizes.", plan_field="preset",
         brief=True)
     rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", plan_field="preset",
         brief=True)
@@ -159,9 +159,9 @@ class SamplingOptions(CommandOptions):
         plan_field="precision")
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
         plan_field="case_timeout_s")
-    budget: str | None = option("TIME", LONG, "Limit of the whole run, which is used up. Default: at most 45s "
-        "without --sizes (90s beside overheads or splits, a quarter more in the first run on a machine), and less "
-        "where all is sharp before; else none. Each 100s are another session, three at most.",
+    budget: str | None = option("TIME", LONG, "Limit of the whole run, which is used up. Default: at most 45s a "
+        "session without --sizes (20s with --quick, double beside overheads or splits, a quarter more in the first run "
+        "on a machine), and less where all is sharp before; else none. Each 100s are another session, three at most.",
         brief="Limit of the whole run, as 60s or 5m.")
 
 
@@ -328,8 +328,8 @@ class NoiseOptions(
     file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.")
     sessions: int = option("N", LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
         default=5, brief=True)
-    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 45s a session (--quick: "
-        "20s) without --sizes, else none.", brief="Limit of the whole run, as 60s or 5m.")
+    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: that of `run`.",
+        brief="Limit of the whole run, as 60s or 5m.")
     output: str | None = option("FILE", OUTPUT, "Write the thresholds here, for compare --thresholds; - in "
         "place of the table.", letter="-o", brief="Write thresholds for `compare --thresholds`.")
     check: bool = option(None, GATES, "Exit 3 if more than 5 % of the comparisons have a false alarm.",

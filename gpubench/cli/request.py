@@ -418,9 +418,11 @@ class Request:
                 "too-many-threads", f"--threads {threads} is more than the {usable} CPUs that may be used",
                 why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
             )  # fmt: skip
-        budget_s = self.settings.budget_s
-        if self.options.budget is None and all(device.kind == "cpu" for device in devices):
-            budget_s = words.HOST_BUDGETS_S.get(budget_s or 0.0, budget_s)
+        budget_s, sessions = self.settings.budget_s, self.settings.sessions
+        alone = all(device.kind == "cpu" for device in devices)
+        if budget_s is not None and self.options.budget is None and alone:
+            each_s = budget_s / sessions
+            budget_s = words.HOST_BUDGETS_S.get(each_s, each_s) * sessions
         self.settings = msgspec.structs.replace(self.settings, threads=threads or usable, budget_s=budget_s)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:

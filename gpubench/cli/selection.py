@@ -44,7 +44,7 @@ from gpubench.result.run import Device, RunWarning, Selection, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
-# Budgets without --sizes: the default, and that of --quick.
+# Budgets of a session without --sizes: the default, and that of --quick.
 DEFAULT_BUDGET_S, QUICK_BUDGET_S = 45.0, 20.0
 # The same if there is only a CPU, so no size to look for: 20 s and 10 s with start and report.
 HOST_BUDGETS_S = {DEFAULT_BUDGET_S: 19.0, QUICK_BUDGET_S: 9.0}
@@ -219,13 +219,13 @@ GIVEN = (
 
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
     """Return the settings: the values of the preset, by default `default`, replaced by the given options. If not
-    every size is given, they are SEARCH and a budget, which `more` doubles. Raises UsageError for values that
-    contradict each other or cannot be read."""
+    every size is given, they are SEARCH and a budget for each session, which `more` doubles. Raises UsageError
+    for values that contradict each other or cannot be read."""
     name = preset or "default"
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}
     if not every_size_given:
-        values["budget_s"] = (QUICK_BUDGET_S if options.quick else DEFAULT_BUDGET_S) * (2 if more else 1)
-        values.update({} if options.rigorous else SEARCH)
+        each_s = (QUICK_BUDGET_S if options.quick else DEFAULT_BUDGET_S) * (2 if more else 1)
+        values.update(SEARCH, budget_s=each_s * (options.sessions or values["sessions"]))
     if options.budget is not None:
         values["budget_s"] = units.parse_duration(options.budget, option="--budget")
         if preset is None and not every_size_given:
