@@ -381,7 +381,6 @@ ERRORS: dict[str, Entry] = {
         "leave it out, or let --backends auto take what is there"),
     "unknown-command": Entry(
         "there is no such command", "gpubench --help explains them; an op is measured by gpubench run --ops OP"),
-    "unknown-mode": Entry("there is no such mode", "use cpu, gpu or hybrid"),
     "unknown-op": Entry("there is no such op", "gpubench ops"),
     "unknown-option": Entry("there is no such option", "the command's --help lists what is possible"),
     "unknown-regime": Entry(

@@ -257,10 +257,9 @@ def parse_list(text: str) -> frozenset[int]:
 def parse_mask(text: str) -> frozenset[int]:
     """Return the numbers of the bits that are set in a hexadecimal mask. A comma separates groups of 32 bits:
     "2,00000001" has the bits 33 and 0. Raises ValueError for other texts."""
-    head, *groups = text.split(",")
     if not re.fullmatch("(0x)?[0-9a-fA-F]+(,[0-9a-fA-F]{1,8})*", text) or len(text) * 4 > MOST_MEMBERS:
         raise ValueError(f"not a mask: {text[:40]!r}")
-    value = int(head + "".join(group.zfill(8) for group in groups), 16)
+    value = int("".join(group.zfill(8) for group in text.removeprefix("0x").split(",")), 16)
     return frozenset(n for n in range(value.bit_length()) if value >> n & 1)
 
 

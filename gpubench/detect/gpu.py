@@ -209,8 +209,8 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
     if unified.value:
         # CPU and GPU share one memory, and only a carve-out is the GPU's own. Sizes from an API are those of the
         # system. KFD's size, the first one in /sys, may be the part of RAM that the GPU can map, so the last counts.
-        sizes = [fact for fact in sizes if fact.source and fact.source.startswith("/sys")][-1:]
-        return first(*sizes, *[fact for fact in facts if fact.value is None])
+        files = [fact for fact in facts if (fact.source or "").startswith("/sys") and fact.status != "absent"]
+        return first(*files[-1:], *[fact for fact in facts if fact.value is None])
     if sizes:
         return _agree(sizes, weak)
     if weak and not facts:
@@ -266,11 +266,13 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
     # An AMD GPU has a part of RAM of its own, the carve-out, and can map another part. Both are the same RAM,
     # so the larger one counts and not the sum.
     window = memory.shared_limit_bytes
-    carved = memory.free_bytes if memory.free_bytes.value is not None else memory.dedicated_bytes
+    carved = first(memory.free_bytes, memory.dedicated_bytes)
     if ram.value is None:
         window = ram
     elif window.value is not None:
         window = make_fact(min(window.value, ram.value), window.source)
+    if "invalid" in (carved.status, window.status):  # it is unknown which one is larger
+        return lost(window if window.status == "invalid" else carved)
     best = first(carved, window)
     return best if best.value is None else make_fact(max(carved.value or 0, window.value or 0), best.source)
 

@@ -260,15 +260,14 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]:
     """Return the total and the free bytes of the GPU memory that the kernel counts as RAM."""
-    source = f"{NUMA_NODES}/node*/meminfo"
-    if gpu_nodes.unread is not None:
-        source = gpu_nodes.unread.source or ""
-    elif not gpu_nodes.known:
-        return ABSENT, ABSENT
     memories = [read_node_memory(root, node) for node in sorted(gpu_nodes.known)]
-    if gpu_nodes.unread is not None or any(total.value is None for total, _ in memories):
-        return missing("invalid", source), missing("invalid", source)
+    spoiled = gpu_nodes.unread or next((total for total, _ in memories if total.value is None), None)
+    if spoiled:
+        return missing("invalid", spoiled.source), missing("invalid", spoiled.source)
+    if not memories:
+        return ABSENT, ABSENT
     total, free = (sum(fact.value or 0 for fact in facts) for facts in zip(*memories, strict=True))
+    source = f"{NUMA_NODES}/node*/meminfo"
     return make_fact(total, source), make_fact(free, source)
 
 
@@ -308,7 +307,10 @@ def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, l
     cpus = {node: _cpus(root, node) for node in ids.value or ()}
     sets = [fact.value for fact in cpus.values() if fact.value]
     if sum(map(len, sets)) != len(frozenset().union(*sets)):
-        text = "NUMA nodes share CPUs: the firmware's table is wrong, so no nodes are reported."
+        text = (
+            "NUMA nodes share CPUs, because the kernel emulates nodes (numa=fake) or the firmware's table is wrong: "
+            "no nodes are reported."
+        )
         overlap = MachineWarning(code="NUMA_OVERLAP", text=text, refs=[NUMA_NODES])
         return Numa(ids=missing("invalid", f"{NUMA_NODES}/node*/cpulist"), allowed_ids=allowed_ids), [overlap]
     nodes = [
@@ -438,8 +440,7 @@ _kernel = matching(r"Linux version (\S{1,128})(?s:.*)", lambda match: match[1])
 
 
 def _dmi(root: Root, name: str) -> Fact[str]:
-    own = root.fact(f"{_DMI[0]}/{name}", parse_name)
-    return own if own.value is not None else root.fact(f"{_DMI[1]}/{name}", parse_name)
+    return first(*(root.fact(f"{folder}/{name}", parse_name) for folder in _DMI))
 
 
 def _container(root: Root) -> Fact[str]:

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from gpubench.base import AMD, NVIDIA, disk
-from gpubench.base.errors import UsageError, name_limit
+from gpubench.base.errors import name_limit
 from gpubench.base.installation import cupy_commands, install_command, torch_command
 from gpubench.base.streams import encode_json, inert_json, printable
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
@@ -73,14 +73,12 @@ def inspect(
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
-    `records`. Raises UsageError for an unknown mode, and ValueError for a malformed record.
+    `records`. Raises ValueError for a malformed record.
 
     `extra_records` are further records, and `gathered` is an earlier result of `gather`. Without a `mode`,
     `results` (a folder or file) can decide it, and `read` turns a result into evidence. `debug` keeps the raw
     records.
     """
-    if mode is not None and mode not in get_args(Mode):
-        raise UsageError("unknown-mode", f"there is no mode {mode!r}")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
     extra = [parse_record(raw) for raw in (*(records or ()), *(extra_records or ()))]
     live = records is None and sysroot is None

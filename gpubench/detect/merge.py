@@ -174,7 +174,8 @@ def _seed(devices: list[MergedDevice], index: _Index, record: DeviceRecord) -> N
     homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
         d for d in free
         if record.bdf is not None and d.bdf == record.bdf and not _differ(d.vendor, vendor_of(record))
-        and all(len(other) != len(own) for other in d.uuids)  # each family of APIs has a form of its own
+        # Each family of APIs has a form of its own. AMD's, of 16 digits, is that of the card or of a part.
+        and all(len(other) != len(own) or len(own) == 16 for other in d.uuids)
     ]  # fmt: skip
     if not homes:
         homes = [MergedDevice()]

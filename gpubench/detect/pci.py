@@ -236,8 +236,6 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
     """Return the functions, each with its paths to the other ones that have an address. A path names the
     deepest part that both share: a switch, the host bridge, their NUMA node or the system."""
     routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
-    if len(routes) < 2:
-        return list(functions)
     by_address = {f.bdf: f for f in functions}
     return [
         function._replace(record=replace(function.record, paths=tuple(
@@ -308,10 +306,9 @@ def books(root: Root | None) -> list[Book]:
     """Return gpubench's own table of PCI names, and before it the machine's newer pci.ids files,
     newest first."""
     own = table()
-    texts = {path: root.read(path).text or "" for path in PLACES} if root is not None else {}
-    dated = [Book(path, ids_date(text) or "", text) for path, text in texts.items()]
-    newer = [book for book in dated if book.date > own.date]
-    return [*sorted(newer, key=lambda book: book.date, reverse=True), own]
+    readings = [root.read(path) for path in PLACES] if root is not None else []
+    dated = [Book(path, ids_date(text or "") or "", text or "") for path, text, _ in readings]
+    return [*sorted((b for b in dated if b.date > own.date), key=lambda book: book.date, reverse=True), own]
 
 
 def table() -> Book:
@@ -511,8 +508,7 @@ def read_display_state(root: Root, card: Card) -> Fact[bool]:
     not probed if the card sleeps."""
     if card.function.asleep:
         return NOT_PROBED
-    prefix = card.folder.rpartition("/")[2] + "-"
-    names = [name for name in root.names(CARDS) or () if name.startswith(prefix)]
+    names = root.names_like(CARDS, f"{card.folder.rpartition('/')[2]}-.*")
     states = [root.read(f"{CARDS}/{name}/status").text for name in names]
     source = f"{card.folder}-*/status"
     return make_fact("connected" in states if any(states) else None, source)

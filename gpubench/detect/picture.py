@@ -36,11 +36,10 @@ from gpubench.base.units import format_bytes, scale_size
 from gpubench.detect.cpu import misfits
 from gpubench.detect.facts import list_form
 from gpubench.detect.pci import ASLEEP
-from gpubench.detect.recommend import about, is_relevant
+from gpubench.detect.recommend import GIB, about, is_relevant
 from gpubench.result.case import MANAGED, MAPPED, QUEUED, STREAMED, WAITED
 from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven, NumaNode
 
-GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
 _YES, _NO = "✓", "✗"
 # The colours of usable and unusable devices. The signs distinguish them without colours, too.
@@ -209,16 +208,17 @@ def _cpu(machine: Machine) -> MachinePart:
     if cpu.smt.value in _SMT:
         counts += f", {_SMT[cpu.smt.value]}"
     kinds = [f"{_or(kind.cores)} cores on CPUs {kind.cpus}" for kind in cpu.kinds.value or ()]
-    caches: dict[int, list[str]] = {}
-    for c in cpu.caches.value or ():
-        if c.type != "instruction":
-            caches.setdefault(c.level, []).append(f"{format_bytes(c.size_bytes)} x{c.instances}")
+    caches = group_by((c for c in cpu.caches.value or () if c.type != "instruction"), lambda cache: cache.level)
+    sizes = [
+        f"L{level} {' + '.join(f'{format_bytes(c.size_bytes)} x{c.instances}' for c in own)}"
+        for level, own in caches.items()
+    ]
     return _part(
         "CPU", visible(cpu.model.value or "unknown model"), counts,
         "kinds: " + "; ".join(kinds) if len(kinds) > 1 else None,
         _clock(cpu.now_hz.value, cpu.max_hz.value, cpu.base_hz.value),
         f"governor {cpu.governor.value}" if cpu.governor.value else None,
-        ", ".join(f"L{level} {' + '.join(sizes)}" for level, sizes in caches.items()), " ".join(cpu.isa.value or ()),
+        ", ".join(sizes), " ".join(cpu.isa.value or ()),
         *_blas_lines(machine),
     )  # fmt: skip
 
@@ -353,13 +353,11 @@ def _mode(machine: Machine) -> MachinePart:
     on = f" on GPU {_numbers(machine, advice.device_ids)}" if advice.device_ids else ""
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
     rejected = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
-    refused: dict[str, list[str]] = {}
-    for entry in advice.rejected:
-        refused.setdefault(entry.code, []).append(entry.device_id)
+    refused = group_by(advice.rejected, lambda entry: entry.code)
     return _part(
         "Mode", f"{advice.mode}{on}{threads} ({advice.confidence})",
         *(f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in rejected),
-        *(f"not GPU {_numbers(machine, ids)}: {code}" for code, ids in refused.items()),
+        *(f"not GPU {_numbers(machine, [e.device_id for e in own])}: {code}" for code, own in refused.items()),
         *(quote(advice.measured.break_even) if advice.measured else ()),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from gpubench.detect.facts import FileText, Root, derive, missing, parse_list, size
+from gpubench.detect.facts import ABSENT, FileText, Root, derive, first, missing, parse_list, size
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import Fact
 
@@ -135,12 +135,10 @@ def vendor(info: CpuInfo) -> str | None:
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
     """Return the flags that matter for speed and that all CPUs share, in a fixed order. Returns None if no
     flags are listed. Only CPUs in `online` count, if the file numbers them alike."""
-    # else it is unknown which blocks are those of `online`
-    numbered_alike = online is not None and online <= info.cpus.keys()
+    # Otherwise it is unknown which blocks are those of `online`.
+    counted = online if online is not None and online <= info.cpus.keys() else info.cpus.keys()
     common: set[str] | None = None
-    for number, block in (*info.cpus.items(), (None, info.common)):
-        if numbered_alike and online is not None and number is not None and number not in online:
-            continue
+    for block in (info.common, *(block for number, block in info.cpus.items() if number in counted)):
         for key in _FLAG_KEYS:
             if key in block:
                 flags = set(block[key].split()) - (_X86_HOMONYMS if key == "flags" else set())
@@ -332,7 +330,7 @@ def _public(fact: Fact[Any]) -> Fact[Any]:
 def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
     """Return the fact with the smallest value, or an absent one if none has a value."""
     stated = [fact for fact in facts if fact.value is not None]
-    return min(stated, key=lambda fact: cast("float", fact.value), default=missing("absent"))
+    return min(stated, key=lambda fact: cast("float", fact.value), default=ABSENT)
 
 
 def parse_cpu_max(text: str) -> float | None:
@@ -363,15 +361,10 @@ def _nearest(root: Root, groups: Groups, names: tuple[str, ...]) -> Fact[frozens
     if "cpuset" in groups.unread:
         return missing("invalid", groups.unread["cpuset"])
     for level in groups.cpuset:
-        spoiled = None
-        for name in names:
-            fact = root.fact(f"{level.folder}/{name}", lambda text: parse_list(text) or None)
-            if fact.value is not None:
-                return fact
-            spoiled = spoiled or (fact if fact.status != "absent" else None)
-        if spoiled is not None:
-            return spoiled
-    return missing("absent")
+        files = [root.fact(f"{level.folder}/{name}", lambda text: parse_list(text) or None) for name in names]
+        if (fact := first(*files)).status != "absent":
+            return fact
+    return ABSENT
 
 
 def _limit(text: str) -> int | None:

@@ -69,7 +69,7 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         # The mode is never `cpu` for lateness.
         mode, chosen, reasons = "gpu", late_gpus, [] if late_gpus else [_reason("SOURCE_LATE")]
     reasons += [Reason(code=code, device_id=gpu.id, text=about(code, gpu)) for gpu, code in rejected]
-    for gpu in chosen if mode != "cpu" else ():
+    for gpu in chosen:
         free = gpu.memory.free_bytes.value
         if gpu.power.state.value in ASLEEP:
             reasons.append(_reason("WILL_WAKE", gpu))

@@ -4,7 +4,7 @@ KFD."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpubench.base import AMD, INTEL, NVIDIA, group_by
@@ -182,11 +182,8 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
     """Return the memory of a GPU, which the driver xe lists tile by tile."""
-    tiles = root.names_like(folder, r"tile\d{1,2}")
-    facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
-    if all(fact.status == "absent" for fact in facts):
-        return ABSENT
-    return _sum(facts, f"{folder}/tile*/physical_vram_size_bytes")
+    file, tiles = "physical_vram_size_bytes", root.names_like(folder, r"tile\d{1,2}")
+    return _sum([root.fact(f"{folder}/{tile}/{file}", positive) for tile in tiles], f"{folder}/tile*/{file}")
 
 
 # Chips whose GPU shares the CPU's memory, by the name in the firmware. It is the second proof, because a
@@ -218,14 +215,16 @@ def parse_information(text: str) -> dict[str, str]:
     return table
 
 
-def parse_numa(text: str) -> tuple[int, int] | None:
-    """Return the number of the NUMA node that the GPU memory is, and its bytes, or None if it is no node.
-    Raises ValueError for a damaged file."""
+def parse_numa(text: str) -> tuple[int | None, int | None]:
+    """Return the number of the NUMA node that the GPU memory is, or None if it is no node now, and its bytes, or
+    None while no program uses the GPU. Raises ValueError for a damaged file."""
     table = parse_information(text)
-    node = integer(table.get("Node", ""))
-    if node < 0:
-        return None
-    return node, matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: int(match[0], 16))(table.get("Size", ""))
+    node = integer(table["Node"])
+    offline = node < 0 or table.get("Status") == "offline"
+    return None if offline else node, _hex_size(table["Size"]) if "Size" in table else None
+
+
+_hex_size = matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: int(match[0], 16))
 
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
@@ -249,6 +248,9 @@ def find_soc(root: Root, platform: Platform, listed: Sequence[DeviceRecord]) -> 
     return first(root.fact("/proc/device-tree/model", name), derive(platform.dmi_product, name))
 
 
+OFFLINE = "its memory is no NUMA node now"
+
+
 class NumaNodes(NamedTuple):
     """The NUMA nodes that hold GPU memory."""
 
@@ -262,7 +264,7 @@ def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
     nodes = frozenset(fact.value for fact in facts if fact.value is not None)
     # The driver writes this file for each GPU or for none: if only some lack it, it is damaged.
     good = ("ok", "absent") if not nodes else ("ok",)
-    return NumaNodes(nodes, next((fact for fact in facts if fact.status not in good), None))
+    return NumaNodes(nodes, next((f for f in facts if f.status not in good and f.note != OFFLINE), None))
 
 
 def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
@@ -270,11 +272,13 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     source = f"{folder}/information"
     entries = root.fact(source, parse_information).value or {}
     numa = root.fact(f"{folder}/numa_status", parse_numa)
+    node = derive(numa, lambda pair: pair[0])
+    if numa.value and node.value is None:
+        node = missing("absent", numa.source, OFFLINE)
     facts: dict[str, Fact[Any]] = {
-        "driver.name": make_fact("nvidia", folder), "driver.version": version,
-        "memory.numa_node": derive(numa, lambda pair: pair[0]),
+        "driver.name": make_fact("nvidia", folder), "driver.version": version, "memory.numa_node": node,
     }  # fmt: skip
-    if numa.value or numa.status == "invalid":
+    if numa.status == "invalid" or (numa.value and numa.value[1]):
         facts["memory.dedicated_bytes"] = derive(numa, lambda pair: pair[1])
     gpu_uuid, model = uuid(entries.get("GPU UUID", "")), entries.get("Model", "")
     stated = {"name": None if is_placeholder(model) or "?" in model else model, "uuid": gpu_uuid}
@@ -317,13 +321,8 @@ class KfdNode(NamedTuple):
     @property
     def place(self) -> int:
         """The stated PCI function, in partitioned modes the number of a partition."""
-        return self.table.get("location_id", 0) & 7
-
-    @property
-    def gpu(self) -> tuple[str, object]:
-        """A key that is equal for all nodes of one GPU."""
-        unique = self.table.get("unique_id", 0)
-        return ("uuid", unique) if unique else ("address", self.address)
+        location = self.table.get("location_id", 0)
+        return location >> 28 | location & 7  # some drivers state the partition in the highest bits
 
     @property
     def units(self) -> Fact[int]:
@@ -346,13 +345,13 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
         stated = root.fact(f"{KFD_NODES}/{number}/properties", properties)
         if stated.value is None or stated.value.get("simd_count", 0):  # the others are CPUs
             nodes.append(KfdNode(number, stated, _banks(root, f"{KFD_NODES}/{number}/mem_banks")))
-    groups = group_by((node for node in nodes if node.table), lambda node: node.gpu)
+    groups = _gpus([node for node in nodes if node.table])
     alone: list[KfdNode] = []
     for node in [node for node in nodes if not node.table]:
-        owners = _owners(node, [other for other in nodes if other.table])
+        owners = _owners(node.number, groups)
         memory = node.memory if len(owners) == 1 else lost(node.properties)
-        for key in owners:
-            groups[key].append(node._replace(memory=memory))
+        for lead in owners:
+            groups[lead].append(node._replace(memory=memory))
         if not owners and root.fact(f"{KFD_NODES}/{node.number}/gpu_id", size).value:
             alone.append(node)
     gpus = list(groups.values())
@@ -362,21 +361,29 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
     ]
 
 
-def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
-    """Return the keys of the GPUs to which an unreadable node may belong as a partition."""
+def _gpus(nodes: list[KfdNode]) -> dict[int, list[KfdNode]]:
+    """Return the nodes of each GPU, by the number of the first one."""
+    groups: dict[int, list[KfdNode]] = {}
+    for own in group_by(nodes, lambda node: node.address).values():
+        # Newer drivers give each partition an id of its own, so only equal numbers show that there are more GPUs.
+        parts = len({node.place for node in own}) == len(own)
+        split = [own] if parts else group_by(own, lambda node: node.table.get("unique_id")).values()
+        groups |= {group[0].number: group for group in split}
+    return groups
+
+
+def _owners(unread: int, groups: Mapping[int, list[KfdNode]]) -> set[int]:
+    """Return the keys in `groups` of the GPUs of which the node with the number `unread` may be a partition."""
     # The nodes of one GPU follow each other, and the partition numbers of its neighbours show whether one is
     # missing.
-    below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
-    above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
-    if below and above and below.gpu == above.gpu:
-        return {below.gpu}
-    last = max((node.place for node in nodes), default=0)
-    owners = set()
-    if below and below.place + unread.number - below.number <= last:
-        owners.add(below.gpu)
-    if above and above.place >= above.number - unread.number:
-        owners.add(above.gpu)
-    return owners
+    homes = {node.number: (lead, node.place) for lead, nodes in groups.items() for node in nodes if node.table}
+    below = max((number for number in homes if number < unread), default=unread)
+    above = min((number for number in homes if number > unread), default=unread)
+    last = max((place for _, place in homes.values()), default=0)
+    near = [(number, *homes[number]) for number in (below, above) if number in homes]
+    if len({lead for _, lead, _ in near}) < len(near):
+        return {near[0][1]}
+    return {lead for number, lead, place in near if 0 <= place + unread - number <= last}
 
 
 def _unread(node: KfdNode) -> DeviceRecord:
@@ -408,13 +415,15 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
     nodes = sorted(nodes, key=lambda node: node.number)
     lead = next(node for node in nodes if node.table)
     table, source = lead.table, lead.properties.source
-    unique = f"GPU-{table['unique_id']:016x}" if table.get("unique_id") else None
+    # Newer drivers state the ids of the partitions. Several of them are not the GPU's.
+    own, *others = {node.table.get("unique_id", 0) for node in nodes if node.table}
+    unique = f"GPU-{own:016x}" if own and not others else None
     vendor, device = table.get("vendor_id") or AMD, table.get("device_id") or None
     stated: dict[str, Any] = {
         "bdf": str(lead.address), "vendor_id": f"{vendor:04x}", "driver.name": "amdgpu", "uuid": unique,
         "device_id": f"{device:04x}" if device else None,
     }  # fmt: skip
-    if all(node.table.get("cpu_cores_count", 0) > 0 for node in nodes if node.table):
+    if table.get("cpu_cores_count", 0) > 0:
         stated |= {"kind": "integrated", "memory.unified": True}
     facts: dict[str, Fact[Any]] = {path: make_fact(value, source) for path, value in stated.items() if value}
     facts |= {
@@ -433,10 +442,10 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
 
 
 def _sum(facts: Sequence[Fact[int]], source: str | None) -> Fact[int]:
-    """Return the sum of the facts' values, missing if a value is."""
+    """Return the sum of the facts' values, missing if a value is, or if there are no facts."""
     unknown = [fact for fact in facts if fact.value is None]
     # a partial sum would be a wrong size
-    return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), source)
+    return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts) or None, source)
 
 
 def _banks(root: Root, folder: str) -> Fact[int]:
@@ -465,9 +474,8 @@ def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPa
                 other = owner.get(table.get("node_to", -1))
                 if other is None or other == place or table.get("type") not in _LINK_KINDS:
                     continue
-                lead = next((n for n in groups[other] if n.table), None)
-                if lead is not None:
-                    paths_of[place].setdefault(other, _path(lead.address, table, link.source))
+                lead = next(n for n in groups[other] if n.table)
+                paths_of[place].setdefault(other, _path(lead.address, table, link.source))
     return [tuple(paths[other] for other in sorted(paths)) for paths in paths_of]
 
 

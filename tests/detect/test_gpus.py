@@ -33,11 +33,9 @@ PLATFORM = "/sys/bus/platform/devices"
 WSL = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@x) #1 SMP"}
 LINKED = {"pci_class": "0302", "numa_node": "1", "max_link_width": "16", "power__runtime_status": "active"}
 ON_PCI = {
-    "an Xe card sums its tiles": (
-        HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": str(8 * GIB)}),
-        {**ONE, KIND: "discrete", SIZE: 16 * GIB, "warnings": []}),  # a recorded machine lacks no library
-    "a spoiled tile spoils the sum only": (
-        HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": "8G"}), {**ONE, SIZE: "invalid", "gpus.0.device_id": "e20b"}),
+    **{f"an Xe card sums its tiles of 8 GiB and {second}": (
+        HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": second}),
+        {**ONE, KIND: "discrete", SIZE: size, "warnings": []}) for second, size in ((str(8 * GIB), 16 * GIB), ("8G", "invalid"))},
     "i915 in the folder of cards": (HOST | pci(*I915) | CARD1 | {f"{DRM}/card1/lmem_total_bytes": str(16 * GIB)}, {**ONE, SIZE: 16 * GIB}),
     "i915 below the device": (HOST | pci(*I915, drm__card1__lmem_total_bytes=str(16 * GIB)), {**ONE, SIZE: 16 * GIB}),
     "mainline i915 tells no size": (HOST | pci(*I915), {**ONE, SIZE: "absent", CODES: ["VRAM_UNKNOWN"]}),
@@ -49,6 +47,10 @@ ON_PCI = {
         HOST | pci("0000:c5:00.0", "1002", "1586", "amdgpu", **amdgpu(GIB, 124 * GIB)) | bank(1, 124 * GIB)
         | kfd_node(1, device_id=0x1586, simd_count=160, location_id=0xC500, domain=0),
         {**ONE, SIZE: GIB, f"{SIZE}.status": "ok", "gpus.0.memory.usable_bytes": 6 * GIB, CODES: ["VRAM_GE_4GIB"]}),
+    **{f"an APU with a spoiled {name}": (
+        HOST | pci("0000:c5:00.0", "1002", "1586", "amdgpu", **amdgpu(GIB, 124 * GIB, **{name: "?"})) | bank(1, 124 * GIB)
+        | kfd_node(1, device_id=0x1586, location_id=0xC500, domain=0), {SIZE: size, "gpus.0.memory.usable_bytes": "invalid"})
+       for name, size in (("mem_info_gtt_total", GIB), ("mem_info_vram_total", "invalid"))},  # the larger of both is unknown
     "a small card beside a large window": (
         HOST | pci("0000:03:00.0", "1002", "67df", "amdgpu", **amdgpu(4 * GIB, 32 * GIB)),
         {**ONE, KIND: "discrete", "gpus.0.memory.usable_bytes": 4 * GIB, "gpus.0.memory.visible_bytes": 256 << 20,
@@ -59,29 +61,20 @@ ON_PCI = {
        for device, vram, kind, usable in (
            ("1638", 1, "integrated", 6), ("1586", 96, "integrated", 96), ("74a0", 128, "integrated", 128), ("67df", 2, "discrete", 2),
            ("9999", 16, "integrated", 16), ("74a1", 192, "discrete", 192))},
-    "a product that its id does not name, by its board": (
-        HOST | pci("0000:03:00.0", "1002", "7fff", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, board_info="type : cem")), {**ONE, KIND: "discrete"}),
-    "the same without a board": (
-        HOST | pci("0000:03:00.0", "1002", "7fff", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, mem_info_vram_vendor="unknown")),
-        {**ONE, KIND: "integrated"}),
+    **{f"a product that its id does not name, with {files}": (
+        HOST | pci("0000:03:00.0", "1002", "7fff", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, **files)), {**ONE, KIND: kind})
+       for files, kind in (({"board_info": "type : cem"}, "discrete"), ({"mem_info_vram_vendor": "unknown"}, "integrated"))},
     "a sleeping card is asked for totals": (
         HOST | pci("0000:03:00.0", "1002", "73bf", "amdgpu", **SUSPENDED, **amdgpu(
             8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef", pp_dpm_sclk="0: 500Mhz *")),
         {**ONE, SIZE: 8 * GIB, "gpus.0.power.state": "suspended", "gpus.0.memory.free_bytes": "not_probed",
          "gpus.0.link.gen_now": "not_probed", "gpus.0.uuid": "not_probed", "gpus.0.compute.now_hz": "not_probed", CODES: ["VRAM_GE_4GIB", "WILL_WAKE"]}),
-    "a card tells its step and its highest": (
-        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz *\n10: 2371Mhz"),
-        {"gpus.0.compute.now_hz": 900_000_000, "gpus.0.compute.max_hz": 2_371_000_000}),
-    "a spoiled table of steps": (
-        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz *\n1: much"),
-        {"gpus.0.compute.now_hz": "invalid", "gpus.0.compute.max_hz": "invalid"}),
+    **{f"steps of the clock {text!r}": (
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk=text), {"gpus.0.compute.now_hz": now, "gpus.0.compute.max_hz": most})
+       for text, now, most in (("0: 500Mhz\n1: 900Mhz *\n10: 2371Mhz", 900_000_000, 2_371_000_000), ("0: 500Mhz *\n1: much", "invalid", "invalid"),
+                               ("0: 500Mhz\n1: 900Mhz", "absent", 900_000_000), ("", "absent", "absent"))},
     "a card of unknown size that falls asleep": (
         HOST | pci(VBIOS, "10de", "2684", "nvidia", power__runtime_status="suspending"), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
-    "no clock is in force": (
-        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz"),
-        {"gpus.0.compute.now_hz": "absent", "gpus.0.compute.max_hz": 900_000_000}),
-    "an empty table of steps": (
-        HOST | pci("0000:03:00.0", "1002", "1681", "amdgpu", pp_dpm_sclk=""), {"gpus.0.compute.now_hz": "absent", "gpus.0.compute.max_hz": "absent"}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
         {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
@@ -121,8 +114,7 @@ ON_PCI = {
     "a card that a hypervisor made a second function": (HOST | pci("0000:05:00.1", "8086", "56c0", "i915", pci_class="0380"), ONE),
     "two dies of one card, and its audio": (
         HOST | pci("0000:84:00.0", "10de", "102d", "nvidia", pci_class="0302") | pci("0000:85:00.0", "10de", "102d", "nvidia", pci_class="0302")
-        | pci("0000:84:00.1", "10de", "0fb0", "snd_hda_intel", pci_class="0403"),
-        {"gpus.*.id": ["pci:0000:84:00.0", "pci:0000:85:00.0"]}),
+        | pci("0000:84:00.1", "10de", "0fb0", "snd_hda_intel", pci_class="0403"), {"gpus.*.id": ["pci:0000:84:00.0", "pci:0000:85:00.0"]}),
     "a minor number without end": (
         HOST | pci(VBIOS, "10de", "2330", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"Device Minor: {'9' * 5000}"}, ONE),
     "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
@@ -175,8 +167,13 @@ OF_KFD = {
     "an API that lists each partition": (
         PARTITIONS, {"gpu_count": 2, SIZE: 48 * GIB, f"{SIZE}.status": "ok", "gpus.0.apis": {"torch:rocm": Api(ordinal=0)}},
         [{"source": "torch:rocm", "ordinal": n, "bdf": "0001:05:00.0", "vendor_id": "1002", "memory_bytes": 24 * GIB} for n in (0, 1)]),
-    "an unreadable bank gives no partial sum": (
-        kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": "?"}, {**ONE, SIZE: "invalid", "gpus.0.compute.units": 38}),
+    **{f"ids that are the partitions' own at {places}": (
+        HOST | pci("0000:05:00.0", "1002", "74a1", "amdgpu", pci_class="1200", unique_id="12ab")
+        | {path: text for n, place in enumerate(places) for path, text in kfd_node(n, unique_id=n + 1, location_id=place, domain=0).items()},
+        {**ONE, "gpus.0.uuid": uuid, "gpus.0.compute.units": 38 * len(places), "gpus.0.compute.partitions.*.id": parts})
+       for places, uuid, parts in (((0x500,), "GPU-0000000000000001", []), ((0x500, 0x501), "GPU-00000000000012ab", ["kfd:0", "kfd:1"]),
+                                   ((0x500, 0x10000500), "GPU-00000000000012ab", ["kfd:0", "kfd:1"]))},
+    "two GPUs of one address": (kfd_node(1, unique_id=77) | kfd_node(2, unique_id=78), {"gpus.*.compute.units": [38, 38]}),
     **{f"a bank with {text!r}": (kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": text}, {SIZE: size})
        for text, size in (("heap_type 2\nsize_in_bytes 5\nwidth 1", GIB + 5), ("heap_type 4\nsize_in_bytes 5", GIB), ("heap_type 1", "invalid"),
                           ("size_in_bytes 5", "invalid"), ("", "invalid"), ("heap_type 1\nsize_in_bytes 5 6", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},

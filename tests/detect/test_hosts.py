@@ -162,15 +162,18 @@ MEMORY = {
     "a GPU's memory that is offline is no RAM": (
         HOST | GPU_NODE | {f"{NODE}/node255/meminfo": "Node 255 MemTotal: 0 kB\nNode 255 MemFree: 0 kB"},
         {"memory.total_bytes": 8 * GIB, "memory.available_bytes": 6 * GIB, "numa.nodes.*.memory_bytes": [8 * GIB, 0]}),
+    **{f"a GPU that nobody uses, at {node} {status}": (
+        HOST | GPU_NODE | {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": f"Node: {node}\nStatus: {status}"},
+        {"memory.gpu_numa_bytes": GIB, "gpus.*.memory.dedicated_bytes": [GIB, "not_probed"], "gpus.1.memory.numa_node": told})
+       for node, status, told in ((254, "offline", "absent"), (-1, "offline", "absent"), (255, "online", 255))},
     "a machine without memory is none": (HOST | {"/proc/meminfo": "MemTotal: 0 kB"}, {"memory.total_bytes": "invalid"}),
     "a folder in place of a file": ({**HOST, "/proc/meminfo": None}, {"memory.total_bytes": "invalid"}),
     "a GPU's node that cannot be read costs the total": (
         HOST | GPU_NODE | {f"{NODE}/node255/meminfo": "nothing"},
         {"memory.total_bytes": "invalid", "memory.gpu_numa_bytes": "invalid", "memory.os_total_bytes": 8 * GIB}),
-    "an old kernel without MemAvailable": (
-        HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB"},
-        {"memory.available_bytes": 35 * 1024, "memory.available_bytes.note": "too old"}),
-    "an old kernel that tells what is free alone": (HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB"}, {"memory.available_bytes": 10 * 1024}),
+    **{f"an old kernel without MemAvailable that tells {text}": (
+        HOST | {"/proc/meminfo": f"MemTotal: 100 kB\n{text}"}, {"memory.available_bytes": kib * 1024, "memory.available_bytes.note": "too old"})
+       for text, kib in (("MemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB", 35), ("MemFree: 10 kB", 10))},
     **{f"the CPUs of a node by {files}": (
         HOST | {f"{NODE}/node0/cpulist": "0"} | under(f"{NODE}/node1", files), {"numa.nodes.*.cpus": ["0", cpus]})
        for files, cpus in (({"cpumap": "2"}, "1"), ({"cpulist": "?", "cpumap": "00000000,00000002"}, "1"), ({"cpulist": "?"}, "invalid"),

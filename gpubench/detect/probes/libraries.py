@@ -251,7 +251,7 @@ _DEVICE_MEMORY = 1
 _MOST_BYTES = 1 << 16
 
 
-def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
+def probe_drm(nodes: list[dict[str, str]], limit_s: float) -> dict[str, Any]:
     """Return one record for each render node that answers within `limit_s` seconds, and name the others in the
     hint. `nodes` holds the `node` name, `bdf` and `driver` of each. Raises ProbeFailure on systems without
     render nodes, and if nodes refuse permission and none answers."""
