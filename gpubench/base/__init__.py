@@ -14,14 +14,13 @@ T = TypeVar("T")
 
 
 def at_largest(items: Sequence[T], key: Callable[[T], Hashable], size: Callable[[T], int]) -> list[T]:
-    """Return, in their order, the items whose `size` is the largest of all items with the same `key`."""
+    """Return the items that have the largest `size` among the items with the same `key`. Keeps their order."""
     largest = {name: max(map(size, group)) for name, group in group_by(items, key).items()}
     return [item for item in items if size(item) == largest[key(item)]]
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return the items by their key. Keys are in the order of their first items. The items of each key keep
-    their order."""
+    """Group the items by their key. Keys and the items of each key keep the order of `items`."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -29,8 +28,8 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def load_library(name: str) -> Any:
-    """Import and return a module of another package. Raises ImportError in place of an error that is no Exception,
-    such as SystemExit, so that the library counts as absent. Ctrl-C passes."""
+    """Import and return a module of another package. An error that is not an Exception, such as SystemExit,
+    becomes ImportError, so that the library counts as absent. Ctrl-C is raised as it is."""
     try:
         return importlib.import_module(name)
     except (Exception, KeyboardInterrupt):
@@ -40,7 +39,7 @@ def load_library(name: str) -> Any:
 
 
 AMD, APPLE, INTEL, NVIDIA = 0x1002, 0x106B, 0x8086, 0x10DE
-# By an id of a vendor that is not its PCI id: its PCI id. (D3D12 has the letters QCOM for Qualcomm.)
+# The PCI ids of vendors, by other ids that an API reports. (D3D12 has the letters QCOM for Qualcomm.)
 VENDOR_ALIASES: dict[int | None, int | None] = {0x4D4F4351: 0x5143}
 # The names of renderers that run on the CPU, as a pattern.
 SOFTWARE_NAMES = r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast|\bswr\b"

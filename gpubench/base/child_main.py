@@ -22,15 +22,15 @@ FRAME = b"\x02gpubench "
 
 
 class Messages:
-    """Sends messages of a child to its parent. They go to the original standard output. Everything else that is
-    printed to standard output goes to stderr."""
+    """Sends messages of a child to its parent, on the original standard output. Everything else that is printed
+    to standard output goes to stderr."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
 
     def write(self, message: bytes) -> None:
-        """Send one message, a line of text, on a line of its own."""
+        """Send one message, which is a line of text."""
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
 
@@ -59,8 +59,8 @@ def lines_of_parent() -> "queue.SimpleQueue[bytes]":
 
 
 def end() -> "NoReturn":
-    """End this process at once, without exit functions. Other processes of its group, such as the pool of a user's
-    file, get SIGTERM if it leads the group."""
+    """End this process at once, without exit functions. If it leads its process group, the whole group gets
+    SIGTERM, such as a pool of processes that a user's file started."""
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         import signal
 
@@ -87,8 +87,8 @@ def die_with(parent: int) -> None:
 
 
 def import_ours(root: str) -> None:
-    """Import the parent's gpubench, from the folder `root`, even if another package has that name. The folder
-    stays on the path, after the standard library, unless it was there before."""
+    """Import the parent's gpubench, from the folder `root`, even if another package has that name. A folder
+    that was not on the path is put there, after the standard library."""
     sys.path.insert(0, root)
     import gpubench  # noqa: F401 - it imports nothing, so that nothing is taken from this place of the path
 
@@ -119,8 +119,8 @@ _replaced: list[object] = []  # streams that other code made: collecting one may
 
 
 def run_start_up_code() -> None:
-    """Run the start-up code that `-S` left out, with empty input and with output to stderr. Then restore all
-    three streams."""
+    """Run the start-up code that `-S` left out, with empty input and with its output on stderr. Then restore
+    the three standard streams."""
     if not sys.flags.no_site:
         return
     import site

@@ -1,8 +1,8 @@
-"""Functions that open, write, flush and rename files, and a remedy for each error of the system.
+"""Functions that open, write, flush and rename files, and remedies for errors of the system.
 
-They open only regular files, because a FIFO may wait for a writer forever and reading a device may have
-effects. The exception is a descriptor that a shell has opened for us (`gpubench report <(command)`). This
-module imports no other module of gpubench.
+Only regular files are opened, because opening a FIFO may wait for a writer forever, and reading a device may
+have effects. The exceptions are /dev/null and a descriptor that a shell has opened for us (`gpubench report
+<(command)`). This module imports no other module of gpubench.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATIENCE_S, _RETRY_S = 2.0, 0.02
 # Descriptors of this process, which only a user can have named, and the null device.
 _DESCRIPTOR = re.compile(r"/dev/(?:stdin|stdout|stderr|null|fd/\d+)|/proc/self/fd/\d+")
 _ALWAYS = sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"))
-# Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
+# Error numbers of fsync() if data was lost. Any other number means that the file system does not support it.
 LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
 # Names of errors with which a file system refuses to replace a file, or to give the new one its owner.
 _REFUSED = ("EACCES", "EPERM", "EBUSY", "EXDEV", "ENOSYS", "EOPNOTSUPP", "ENOTSUP")
@@ -39,12 +39,12 @@ _KINDS = (
 
 
 class NotRegular(OSError):
-    """Error: the path is that of a folder, a FIFO, a socket or a device, where a file is needed."""
+    """Error: the path leads to a folder, a FIFO, a socket or a device, and not to a regular file."""
 
 
 def open_descriptor(path: StrPath, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file with `flags`, as for os.open, and return its descriptor. An open descriptor of this
-    process (/dev/stdin, /dev/fd/3) and /dev/null are opened, too. Raises OSError, including NotRegular."""
+    """Open a regular file with `flags`, as for os.open, and return its descriptor. The path may also name an
+    open descriptor of this process (/dev/stdin, /dev/fd/3) or /dev/null. Raises OSError, including NotRegular."""
     try:
         if _DESCRIPTOR.fullmatch(os.fspath(path)):
             return os.open(path, flags | _ALWAYS)
@@ -84,15 +84,15 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
 
 
 def read_text(path: StrPath, most: int) -> bytes:
-    """Return the bytes of a text file, in UTF-8 as by `as_utf8`. A file of more than `most` bytes gives `most`
-    + 1 bytes, so that the caller sees that it is too long. Raises OSError, including NotRegular."""
+    """Return the bytes of a text file, converted by `as_utf8`. For a file of more than `most` bytes, returns
+    `most` + 1 bytes, so that the caller sees that it is too long. Raises OSError, including NotRegular."""
     data = read_regular(path, most + 1)
     return data if len(data) > most else as_utf8(data)
 
 
 def as_utf8(text: bytes) -> bytes:
-    """Return a text in UTF-8 without a byte order mark. A text without a mark stays unchanged, whether it is
-    UTF-8 or not."""
+    """Convert UTF-16 with a byte order mark to UTF-8, and remove the mark of UTF-8. Any other text stays
+    unchanged, whether it is UTF-8 or not."""
     # Windows PowerShell writes UTF-16 (`> FILE`), and some editors write the mark of UTF-8.
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         with contextlib.suppress(UnicodeDecodeError):
@@ -108,9 +108,9 @@ def append(path: StrPath, data: bytes) -> None:
 
 
 def write_whole(path: StrPath, data: bytes) -> None:
-    """Replace the content of a regular file in one step, or create it. A reader, also after a kill, finds the
-    whole old file or the whole new one, unless the file can only be written in place. Raises OSError, including
-    NotRegular."""
+    """Replace the content of a regular file in one step, or create the file. A reader finds the whole old
+    content or the whole new one, even if this process is killed. That does not hold for a file that can only be
+    written in place. Raises OSError, including NotRegular."""
     about = None
     with contextlib.suppress(FileNotFoundError):
         about = os.stat(path)
@@ -121,8 +121,8 @@ def write_whole(path: StrPath, data: bytes) -> None:
             replace_file(Path(os.path.realpath(path)), data, about=about)
             return
     except OSError as error:
-        # It may be written but not replaced, or not with its owner. On Windows another program has it open.
-        # Such a file, as one that is mounted into a container, is written in place.
+        # A file that can be written but not replaced, such as one that is mounted into a container, is written in
+        # place. On Windows the error means that another program has the file open.
         refused = sys.platform != "win32" and errno.errorcode.get(error.errno or 0) in _REFUSED
         if not refused or (about is not None and not os.access(path, os.W_OK)):
             raise
@@ -133,7 +133,7 @@ def write_whole(path: StrPath, data: bytes) -> None:
 
 
 def _resize(descriptor: int, size: int) -> None:
-    """Give a file `size` bytes, or leave it as it was and raise OSError if the disk lacks room."""
+    """Make a file `size` bytes long. If the disk lacks room, leave the file as it was and raise OSError."""
     old_size = os.fstat(descriptor).st_size
     try:
         if size > old_size and hasattr(os, "posix_fallocate"):
@@ -148,9 +148,9 @@ def _resize(descriptor: int, size: int) -> None:
 def replace_file(
     target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None, lasting: bool = True
 ) -> None:
-    """Give `data` the name `target` in one step, as a new file; a link of that name is replaced. The file has
-    the permissions `mode` less the umask, or the owner and permissions in `about`; `lasting` data first reaches
-    the disk. Raises OSError."""
+    """Write `data` to a new file, and rename it to `target` in one step. A link of that name is replaced. The
+    file gets the permissions `mode` less the umask, or the owner and permissions in `about`. If `lasting` is
+    true, data and name are flushed to the disk. Raises OSError."""
     if about is not None:
         _require_regular(about, target)
         if not os.access(target, os.W_OK):
@@ -176,8 +176,8 @@ def replace_file(
 
 
 def create_beside(target: Path, mode: int = 0o666) -> tuple[int, Path]:
-    """Create an empty file under an unused name in the folder of `target`, with the permissions `mode` less the
-    umask. Returns its descriptor and path. Raises OSError if it cannot be created."""
+    """Create an empty file with a new name in the folder of `target`. Its permissions are `mode` less the umask.
+    Returns its descriptor and path. Raises OSError if it cannot be created."""
     while True:
         fresh = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")
         with contextlib.suppress(FileExistsError):
@@ -186,10 +186,8 @@ def create_beside(target: Path, mode: int = 0o666) -> tuple[int, Path]:
 
 
 def sync(descriptor: int) -> None:
-    """Flush written data to the disk. Raises OSError if data was lost.
-
-    A file system that does not support this step is no error.
-    """
+    """Flush written data to the disk. Raises OSError if data was lost, but not if the file system does not
+    support flushing."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -198,8 +196,8 @@ def sync(descriptor: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, if the system can. Otherwise an old name may be back after a
-    power failure. Never raises."""
+    """Flush the names in a folder to the disk, so that a power failure undoes no renaming. Does nothing if the
+    system cannot. Never raises."""
     with contextlib.suppress(OSError):  # Windows opens no folder, CIFS and FUSE may refuse fsync
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -262,8 +260,8 @@ _HELD = (32, 33, 1224)
 
 
 def reason(error: Exception) -> str:
-    """Return the text of `error` by the system or Python, without its number and path. Return the name of its
-    type if it has no text."""
+    """Return the text of `error`. Leaves out the number and the path of an error of the system. Returns the name
+    of its type if it has no text."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -277,6 +275,6 @@ def mend(error: OSError) -> str:
 
 
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:
-    """Return what the user can do about `error`: the known remedy, or `otherwise`, an alternative that always
-    helps."""
+    """Return what the user can do about `error`: the remedy of `mend`, if there is one, then `otherwise`, an
+    alternative that always helps."""
     return f"{mend(error)}, or {otherwise}" if mend(error) else otherwise

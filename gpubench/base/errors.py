@@ -32,8 +32,8 @@ class ExitCode(enum.IntEnum):
 
 class GpubenchError(Exception):
     """An expected problem, which is reported to the user in up to three lines: `message` (what happened), `why`
-    and `hint` (what to do). `code` is a key of `messages.ERRORS`, on which scripts may rely; its entry replaces
-    an empty `message` and a `hint` of None. An empty `why` or `hint` has no line."""
+    and `hint` (what to do). Scripts may rely on `code`, a key of `messages.ERRORS`. Its entry there replaces an
+    empty `message` and a `hint` of None. An empty `why` or `hint` has no line."""
 
     exit_code = ExitCode.FAILED
 
@@ -79,9 +79,9 @@ class BadPlugin(GpubenchError):
 
 
 class BackendError(Exception):
-    """Base class of the errors that a backend raises in place of the vendor's exceptions. `reason` is a key of
-    `messages.REASONS`; None means the class's own. `detail` says in one sentence what happened, and `hint` is
-    the remedy, or ""."""
+    """Base class of the errors that a backend raises in place of the vendor's exceptions. `detail` says in one
+    sentence what happened, and `hint` is the remedy, or "". `reason` is a key of `messages.REASONS`; None means
+    the default of the class."""
 
     reason: Reason = "error"
 
@@ -168,8 +168,8 @@ _MEANT = (
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return `did you mean 'matmul'?`, or "" if none of `names` is similar to `word` or meant by it. All names
-    that begin with `mlp_` are similar to `mlp`. Dashes in front of options do not count."""
+    """Return a text such as `did you mean 'matmul'?`, or "" if no name is similar to `word` or meant by it.
+    For `mlp` the text has all names that begin with `mlp_`. Dashes in front of options do not count."""
     from difflib import get_close_matches
 
     word, lowered = word.lower().lstrip("-"), {name.lower().lstrip("-"): name for name in names}
@@ -182,13 +182,13 @@ def suggest(word: str, names: Iterable[str]) -> str:
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 
-MOST_CHOICES = 20  # most names that a message lists
+MOST_CHOICES = 20  # most names that a message lists, if a command lists them, too
 
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """Return `word` if it is one of `names`, otherwise raise UsageError about the option `what`, such as
-    "--format". `hint` replaces the text "did you mean". `listing` is a command that lists all names, for the
-    error to name; "" means that there is none."""
+    "--format". `hint` replaces the suggestion of a similar name. `listing` is a command that lists all names,
+    which the error mentions; "" means that there is none."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

@@ -43,14 +43,13 @@ def checkout() -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """Return the command that installs gpubench with this extra. It has no paths, so it may be saved in a file.
-    `locate` inserts the paths."""
+    """Return the command that installs gpubench with this extra. The command has no paths of this machine, so
+    a file may store it. `locate` inserts the paths before the command is shown."""
     return _command_for(extra, sys.platform)
 
 
 def cupy_commands() -> str:
-    """Return a text with the command that installs CuPy for CUDA 13, and with the name of the extra for CUDA
-    12."""
+    """Return the command that installs CuPy for CUDA 13, followed by the name of the extra for CUDA 12."""
     return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
 
 
@@ -66,10 +65,8 @@ def installs(text: str) -> bool:
 
 
 def locate(text: str) -> str:
-    """Return `text` with each `install_command` replaced by a command that the user of this gpubench can paste.
-
-    `text` may come from a file of another system, whose shell quotes differently.
-    """
+    """Return `text` with each `install_command` replaced by a command that works on this machine as it is.
+    `text` may come from a file of another system, whose shell quotes differently."""
     if not installs(text):
         return text
     for extra in ("", *EXTRAS):
@@ -79,9 +76,8 @@ def locate(text: str) -> str:
     return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
 
 
-# The wheels of PyTorch for GPUs that the wheel of the package index does not drive, by vendor and system. On
-# the index, the wheel for Linux includes CUDA, that for macOS drives Metal, and that for Windows is only for
-# the CPU.
+# The package index has wheels of PyTorch for Linux with CUDA, for macOS with Metal, and for Windows without
+# GPUs. These are the names of the wheels for other GPUs, by vendor and system.
 _TORCH = "torch --index-url https://download.pytorch.org/whl/"
 _WHEELS = {
     ("amd", "linux"): "rocm7.2", ("intel", "linux"): "xpu", ("intel", "win32"): "xpu", ("nvidia", "win32"): "cu130",
@@ -91,9 +87,9 @@ _AMD_ON_WINDOWS = "https://rocm.docs.amd.com/projects/radeon-ryzen"
 _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
-def torch_command(vendor: str, platform: str = sys.platform) -> str:
+def torch_command(vendor: str, platform: str) -> str:
     """Return the command that installs PyTorch for the GPUs of a vendor: "nvidia", "amd", "intel" or "apple".
-    `platform` is a value of sys.platform. For AMD on Windows, return a text that says where AMD has wheels."""
+    `platform` is a value of sys.platform. For AMD on Windows, returns a text that names AMD's page instead."""
     wheel = _WHEELS.get((vendor, platform))
     if vendor == "amd" and platform == "win32":
         return f"AMD's own wheels, as {_AMD_ON_WINDOWS} tells"
@@ -117,8 +113,8 @@ def quote(text: str, platform: str = sys.platform) -> str:
     """Return `text` quoted as one word of a command line, for a POSIX shell or, if `platform` is "win32", for
     both cmd and PowerShell.
 
-    On Windows only double quotes work in both shells. They protect every valid file name except for `%` and `$`
-    in it.
+    On Windows only double quotes work in both shells. Inside them `%`, `$` and backticks keep their special
+    meaning.
     """
     import re
     import shlex
@@ -130,16 +126,16 @@ def quote(text: str, platform: str = sys.platform) -> str:
 
 
 def upgrade_command() -> str:
-    """Return the command that installs the newest gpubench, ready to paste. In a checkout, the text first says
-    to update the source."""
+    """Return the command that installs the newest gpubench. In a checkout, the text first says to update the
+    source."""
     if not checkout():
         return _pip(f"install --upgrade {DISTRIBUTION}")
     return f"update the source in {_source()} (git pull), then {_pip(f'install --upgrade {_source()}')}"
 
 
 def repair_command(clash: str = "") -> str:
-    """Return the command that reinstalls all files of gpubench, ready to paste. `clash` is the name of a
-    distribution to uninstall before that; "" means none."""
+    """Return the command that reinstalls all files of gpubench. `clash` is the name of a distribution that the
+    command uninstalls first; "" means none."""
     repair = _pip(f"install --force-reinstall {_source()}")
     # Windows PowerShell knows no `&&`, and cmd no `;`.
     then = ", then" if sys.platform == "win32" else " &&"
@@ -147,11 +143,8 @@ def repair_command(clash: str = "") -> str:
 
 
 def find_clash() -> tuple[str, str] | None:
-    """Return name and version of another distribution that also installs a package `gpubench`, or None if there
-    is none.
-
-    Two such distributions overwrite each other's files.
-    """
+    """Return the name and version of another distribution that also installs a package `gpubench`, or None.
+    Such a distribution and ours overwrite each other's files."""
     import re
     from importlib import metadata
 
@@ -225,7 +218,7 @@ def tell_bug(error: BaseException) -> int:
 
 
 def _cause(error: BaseException) -> tuple[str, str]:
-    """Return the likely reason of `error`, and what the user can do."""
+    """Return the likely cause of `error`, and what the user can do."""
     clash = find_clash()
     if clash is not None:
         return CLASH.format(" ".join(clash)), repair_command(clash[0])
@@ -268,16 +261,16 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise that of `user_folder`, whose
-    arguments are the same. The folder may not exist yet. Returns None if the environment names none."""
+    """Return the folder in GPUBENCH_CACHE_DIR, if that is set, otherwise `user_folder(CACHE, ...)`. The folder
+    may not exist yet. Returns None if the environment names none."""
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])
     return user_folder(CACHE, environ, platform)
 
 
 def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
-    """Return the name of the variable that determines `cache_folder` for the same arguments. Messages show it
-    in place of a path."""
+    """Return the name of the environment variable that determines `cache_folder`. Messages show the name in
+    place of a path."""
     own = {"win32": CACHE.windows, "darwin": "HOME"}.get(platform, CACHE.xdg)
     candidates = ("GPUBENCH_CACHE_DIR", own, "HOME")
     return next((name for name in candidates if environ.get(name)), "HOME")

@@ -1,6 +1,6 @@
 """The list of messages: each reason, warning and error by its code, with a sentence and a remedy.
 
-A message of `detect` about a mode or a GPU has the sentence and the remedy in a single text. A code never
+A message of `detect` about a mode or a GPU is a single text with the sentence and the remedy. A code never
 changes, because result files and scripts contain it. The program, the report and docs/troubleshooting.md use
 these tables. A test finds codes in the source that have no entry. This module imports nothing of gpubench.
 """
@@ -14,7 +14,7 @@ class Entry(NamedTuple):
     """A message of the list."""
 
     sentence: str  # what has happened
-    remedy: str  # what to do about it, unless whoever reports the message names a better remedy
+    remedy: str  # what to do about it, unless the code that reports the message knows a better remedy
 
 
 # fmt: off

@@ -2,9 +2,8 @@
 output. Also the load that other programs put on the CPUs.
 
 A Python child starts with `-P`, so that nothing is imported from the working folder. `-S` lets child_main.py
-run before the start-up code of other packages. Its messages are framed, which tells them from other output. On
-Linux the kernel kills a Python child when the thread that started it ends, so that thread has to outlive the
-child.
+run before the start-up code of other packages. A frame tells the child's messages from other output. On Linux
+the kernel kills a Python child when the thread that started it ends, so that thread has to outlive the child.
 
 The load is computed from two readings of the system's counters, before and after the work. So nothing has to
 run in between.
@@ -59,7 +58,8 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of this process with the variables of `extra`, which win, and with two defaults."""
+    """Return the environment of this process, with the variables of `extra` in place of its own, and with
+    defaults for two variables that neither has."""
     # Without the first, the Vulkan loader of wgpu writes errors to stderr. Without the second, JAX takes three
     # quarters of the GPU's memory from the other workers.
     defaults = {"XDG_RUNTIME_DIR": "/tmp", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -139,7 +139,7 @@ class _Process:
         self._begin(_drain, self._process.stderr, self.errors)
 
     def _begin(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
-        """Start a thread for a pipe or the process, or kill the process and raise OSError."""
+        """Start a thread. If the system starts none, kill the process and raise OSError."""
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         try:
             thread.start()
@@ -174,7 +174,8 @@ class _Process:
         return self.wait(0) is None
 
     def wait(self, limit_s: float) -> int | None:
-        """Return the exit status (negative: the number of a signal), or None after `limit_s` seconds."""
+        """Return the exit status (negative: the number of a signal), or None if the process still runs after
+        `limit_s` seconds."""
         if self._reaper is not None:
             self._reaper.join(max(0.0, limit_s))
             return self._process.returncode
@@ -183,7 +184,8 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate the process with its group, and kill them after `after_s` seconds."""
+        """Kill the process and its group. With `after_s`, first ask them to end, and wait at most so many
+        seconds."""
         if after_s:
             self._send(signal.SIGTERM)
             self.wait(after_s)
@@ -192,7 +194,7 @@ class _Process:
         self.settle()
 
     def send_kill(self) -> None:
-        """Kill the process with its group, without waiting for its end."""
+        """Kill the process and its group, without waiting for their end."""
         self._send(getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _send(self, number: int) -> None:
@@ -207,7 +209,8 @@ class _Process:
                     self._process.send_signal(number)
 
     def settle(self, until: float | None = None) -> None:
-        """Let the readers read the rest of an ended process's output until `until`, then close its pipes."""
+        """Read the rest of an ended process's output, then close its pipes. `until` is the latest
+        `time.monotonic()`; None means LET_GO_S from now. Pipes that are still read then stay open."""
         until = time.monotonic() + LET_GO_S if until is None else until
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
@@ -261,7 +264,7 @@ class Child(_Process):
         return self.errors.text()[-STDERR_TAIL:]
 
     def noise(self) -> str:
-        """Describe the output on stdout that is no message, or return an empty text if there is none."""
+        """Return a text about output on stdout that is no message, or "" if there is none."""
         return foreign(self._noise.text())
 
     def _read(self, stream: IO[bytes]) -> None:
@@ -288,8 +291,8 @@ class Child(_Process):
 
 
 def foreign(text: str) -> str:
-    """Return a text about output that is no message: its first line that is not blank, and where it may come
-    from. Return "" for blank output."""
+    """Return a text with the first line of output that is no message, and where it may come from. Blank lines
+    do not count; returns "" if there are no others."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return first and (
         f"its output is not ours: {printable(first)[:80]!r}; look for a .pth file, a sitecustomize or usercustomize, "
@@ -307,12 +310,12 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """The last message of the child, or its whole output if it sent no message."""
+        """The last message of the child, or its whole stdout if it sent no message."""
         return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self.framed else self.output
 
     @property
     def noise(self) -> str:
-        """A description of the output if it contains no message, otherwise an empty text."""
+        """A text about the output (`foreign`) if it contains no message, otherwise an empty text."""
         return "" if self.framed else foreign(self.output)
 
     @property
@@ -325,8 +328,8 @@ def run(
     command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
-    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`; `env`, `most_output` and
-    errors are as in `run_all`."""
+    """Run a command to its end, or for at most `limit_s` seconds, with `stdin` as its input. `env`,
+    `most_output` and errors are as in `run_all`."""
     return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
@@ -335,13 +338,17 @@ def run_all(
     tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (), most_output: int = MOST_OUTPUT,
 ) -> list[Ended]:  # fmt: skip
     """Run commands at the same time, each to its end or to its limit in seconds, and return their results in
-    order. `stdin` has the inputs of the first commands, `most_output` limits the kept bytes, and `tell` gets
-    the indices of slow commands once. Raises OSError if a command cannot be started."""
+    order. Raises OSError if a command cannot be started.
+
+    - `env` replaces the environment; None means `environment()`;
+    - `tell` is called once with the indices of the commands that still run after SILENT_S seconds;
+    - `stdin` has the inputs of the first commands; the others have no input;
+    - `most_output` is how many bytes of a stdout are kept at its beginning, and again at its end.
+    """
     tasks: list[_Task] = []
     try:
         for place, (command, limit_s) in enumerate(commands):
             tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b"", most_output))
-        # Slow: longer than SILENT_S.
         if tell is not None:
             until = time.monotonic() + SILENT_S
             for task in tasks:
@@ -390,7 +397,7 @@ class _Task(_Process):
             self.send_kill()
 
     def end(self, until: float) -> Ended:
-        """Return the result of the command; a process that runs on at `until` is abandoned."""
+        """Return the result of the command. A process that still runs at `until` is abandoned."""
         status = self.wait(until - time.monotonic())
         self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began
@@ -421,8 +428,8 @@ class CpuTimes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The shares of the usable CPUs that others took, from 0 to 1. A share is None if it is unknown, or too small
-    for the time over which it was measured."""
+    """The shares of the usable CPUs that others took, from 0 to 1. A share is None if it is unknown, or if it is
+    so small that the time was too short to measure it."""
 
     foreign: float | None  # the share of all time that other processes took
     steal: float | None  # the share of the time asked for that the hypervisor took
@@ -463,12 +470,13 @@ def _children(number: int | str) -> list[int]:
 
 
 def no_cpu_times() -> None:
-    """Return None. It replaces `read_cpu_times` for devices with a scripted clock, which no load disturbs."""
+    """Return None. Replaces `read_cpu_times` for devices with a scripted clock, since no load disturbs them."""
 
 
 def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """Return the load by other programs between two readings. Small shares of short times (below LONG_ENOUGH_S)
-    become None, because the counters advance in coarse ticks. Both shares are None if a reading is missing."""
+    """Return the load by other programs between two readings. If less than LONG_ENOUGH_S lies between them, a
+    small share becomes None, because the counters advance in coarse ticks. Both shares are None if a reading is
+    missing."""
     shares = load_in_ticks(before, after)
     if before is None or after is None or not 0 < after.at_s - before.at_s < LONG_ENOUGH_S:
         return shares

@@ -18,8 +18,8 @@ _TAIL = 200  # most characters of an unfinished line that are kept, because late
 
 
 class Stream:
-    """A wrapper of a standard stream, with writing methods of its own. If `guarded` is true, no line acts as a
-    command of a CI runner. If `survives` is true, text that cannot be written is lost without an error."""
+    """A wrapper of a standard stream. If `guarded` is true, a CI runner finds no commands in written text. If
+    `survives` is true, text that cannot be written is dropped without an error."""
 
     def __init__(self, stream: IO[str], *, survives: bool, guarded: bool) -> None:
         self.stream = stream
@@ -32,8 +32,8 @@ class Stream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write `text`, or send it to standard error if the stream is kept apart (`keep_apart`). CI commands in
-        the text have no effect. Return the length of `text`."""
+        """Write `text`, or send it to standard error if the stream is kept apart (`keep_apart`). Return the
+        length of `text`."""
         if not self.apart:
             self.put(text)
         elif sys.stderr is not None:
@@ -41,12 +41,10 @@ class Stream:
         return len(text)
 
     def put(self, text: str) -> None:
-        """Write `text` to the stream itself, even if it is kept apart. CI commands in the text have no
-        effect."""
+        """Write `text` to the stream itself, even if the stream is kept apart."""
         self._put(self._inert(text) if self.guarded else text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each of the texts."""
         for line in lines:
             self.write(line)
 
@@ -55,7 +53,7 @@ class Stream:
             self.stream.flush()
 
     def command(self, line: str) -> None:
-        """Write a line that acts as a command of the CI runner."""
+        """Write a line that the CI runner executes as a command, even if the stream is guarded."""
         self._put("\n" * bool(self._line) + line + "\n")
         self._line = ""
 
@@ -67,7 +65,7 @@ class Stream:
                 self.stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
     def _lossy(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that suppresses errors of writing if `survives` is set."""
+        """Return a context that suppresses errors of writing if `survives` is true."""
         # Writing to a closed stream raises ValueError.
         return contextlib.suppress(OSError, ValueError) if self._survives else contextlib.nullcontext()
 
@@ -86,8 +84,8 @@ def in_ci(environ: Mapping[str, str]) -> bool:
 
 
 def in_runner(environ: Mapping[str, str]) -> bool:
-    """Return whether a CI runner may execute commands in the output of this process: a variable of RUNNERS is
-    set."""
+    """Return whether a CI runner may execute commands in the output of this process, which is the case if a
+    variable of RUNNERS is set."""
     return any(environ.get(name) for name in RUNNERS)
 
 
@@ -132,7 +130,7 @@ def keep_apart() -> None:
 
 
 def surviving(stream: IO[str]) -> Any:
-    """Return `stream` if it is a Stream, otherwise a new Stream for it that survives write errors."""
+    """Return `stream` if it is a Stream, otherwise a Stream around it that survives errors of writing."""
     return (
         stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner(os.environ))
     )
@@ -203,8 +201,8 @@ _JSON_COMMAND = rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)"
 
 
 def inert_json(text: bytes) -> bytes:
-    """Return a JSON text in UTF-8 with the same values, in which invisible characters and CI commands are
-    escaped. All JSON that gpubench writes is passed through this function."""
+    """Return a JSON text (in UTF-8) with its invisible characters and CI commands escaped. The values stay the
+    same."""
     if text.isascii() and b"##" not in text and b"\x7f" not in text:
         return text
     shown = re.sub(_JSON_COMMAND, "\\\\u0023", text.decode())
@@ -212,8 +210,8 @@ def inert_json(text: bytes) -> bytes:
 
 
 def encode_json(value: object) -> bytes:
-    """Return the JSON of `value`. In texts of the system that are not UTF-8, such as a path or an environment
-    variable, `?` takes the place of each wrong byte."""
+    """Return the JSON of `value`. Texts of the system, such as paths, may contain bytes that are not UTF-8: each
+    becomes `?`."""
     import msgspec
 
     try:
@@ -230,20 +228,20 @@ def _json_escape(mark: re.Match[str]) -> str:
 
 
 def inert(text: str) -> str:
-    """Return `text` with a blank in each command that a CI runner would execute."""
+    """Return `text` with a blank inserted into each command, so that no CI runner executes it."""
     # Runners compare texts by cultural rules, which ignore characters without width.
     return re.sub(_COMMAND, r"\g<0> ", text)
 
 
 def visible(text: str) -> str:
-    """Return `text` with a blank in place of each character that is not printable: escape codes, line ends,
-    direction marks."""
+    """Return `text` with a blank in place of each character that is not printable, such as control characters,
+    line ends and direction marks."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def escape(text: str) -> str:
-    """Return `text`, a line or a part of a line, escaped so that GitHub shows it exactly, makes no links and
-    notifies nobody."""
+    """Escape a line, or a part of a line, so that GitHub shows it exactly, makes no links of it and notifies
+    nobody."""
     # html.escape does the same, and its module loads thousands of names.
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     shown = re.sub(_LINKED, rf"\g<0>{_NO_WIDTH}", text)
@@ -267,7 +265,7 @@ def columns(text: str) -> int:
 
 
 def fill(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Return the lines of `text`, wrapped to at most `width` columns, but not narrower than NARROWEST_WRAP. All
+    """Return the lines of `text`, wrapped to at most `width` columns, or to NARROWEST_WRAP if that is more. All
     lines except the first begin with `indent`. An empty text gives one empty line."""
     import textwrap
 
@@ -287,8 +285,8 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return `text` if it fits into `width` columns, otherwise its beginning, three dots and its end, because long
-    names often differ at their ends."""
+    """Return `text` if it fits into `width` columns, otherwise its beginning, three dots and its end. Long names
+    often differ only at their ends."""
     if columns(text) <= width:
         return text
     end = max(1, (width - 3) // 2)
@@ -297,8 +295,8 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """Return `text` padded with blanks to `width` columns. If `right` is true, the blanks come before the text.
-    A longer text stays unchanged."""
+    """Pad `text` with blanks to `width` columns. If `right` is true, the blanks come before the text. A text
+    that is not shorter stays unchanged."""
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks
 
@@ -317,8 +315,7 @@ def printable(text: str) -> str:
 
 
 def wrap(text: str, width: int) -> str:
-    """Return `text` wrapped to lines of at most `width` columns, but not narrower than NARROWEST_WRAP. All lines
-    except the first are indented."""
+    """Wrap `text` like `fill`, and return it as one text."""
     return "\n".join(fill(text, width))
 
 

@@ -33,7 +33,7 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False  # whether the column is aligned to the right, as for numbers
     rank: int = 0  # the highest ranks are dropped first if the table is too wide; 0 is never dropped
     group: str = ""  # heading above this column and its neighbours of the same group
-    # the width to which texts may be cut (in the first column) or wrapped (in the last one) before any column is
+    # the least width to which the first column may be cut, or the last one wrapped, before any column is
     # dropped; 0: columns are dropped first
     least: int = 0
 
@@ -45,7 +45,7 @@ class Cell(msgspec.Struct, frozen=True):
     text: str  # one line of text
     tone: Tone = "plain"  # meaning of the text, which a colour may show
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
-    again: bool = False  # whether the cell repeats the one above and is therefore blank in text
+    again: bool = False  # whether the cell repeats the one above, so that a terminal shows it blank
     brief: str = ""  # shorter text, which is shown if the table is too wide; empty: there is none
 
 
@@ -63,15 +63,15 @@ class Table(msgspec.Struct, frozen=True):
     bare: bool = False  # whether there is no rule below the headings, as in the answer
 
     def groups(self) -> list[tuple[str, int, int]]:
-        """Return each group of columns that has a label, as (label, index of its first column, index after its last
-        column)."""
+        """Return (label, start, stop) of each group of columns that has a label. The group has the columns
+        range(start, stop)."""
         runs = itertools.groupby(range(len(self.columns)), key=lambda i: self.columns[i].group)
         places = [(label, list(run)) for label, run in runs]
         return [(label, run[0], run[-1] + 1) for label, run in places if label]
 
     def headings(self) -> list[str]:
-        """Return one heading for each column: its name, with that of its group before it (`group: name`). A column
-        without a name has the heading of its group if it is the first of the group, else an empty one."""
+        """Return one heading for each column: its name, or `group: name` if it is in a group. A column
+        without a name has the label of its group if it is the first of the group, otherwise an empty heading."""
         first = {start for _, start, _ in self.groups()}
         return [
             f"{column.group}: {column.name}" if column.group and column.name
@@ -93,8 +93,8 @@ def number(name: str, rank: int = 0) -> Column:
 
 
 def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
-    """Return the columns of a table. A text becomes a plain column. A bool is left out, so that a caller may write
-    `condition and column`."""
+    """Return the columns of a table. A text becomes a column with that name. A bool is left out, so that a caller
+    may write `condition and column`."""
     return tuple(
         Column(column) if isinstance(column, str) else column
         for column in columns
@@ -109,8 +109,8 @@ def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
 
 
 def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
-    """Return the rows, in which leading cells that repeat the row above are marked (`again`). At most the first
-    `count` cells of a row are marked."""
+    """Return the rows, and mark (`again`) the leading cells of a row that are equal to those of the row above, but
+    at most `count` cells."""
     marked: list[tuple[Cell, ...]] = []
     before: list[str] = []
     for line in rows:
@@ -122,8 +122,8 @@ def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
-    """Return the lines of a table, narrowed towards `width` terminal columns. A table that stays too wide
-    continues its rows on indented lines, or is divided by its groups of columns if it is bare. `rule` is the
+    """Return the lines of a table, which `fit` narrows to `width` terminal columns. If it stays too wide, its rows
+    continue on indented lines; a bare table is divided by its groups of columns instead. `rule` is the
     character of a continuous rule below the headings; "" means hyphens."""
     table = fit(table, width)
     parts = [table]
@@ -133,8 +133,8 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return the table narrowed towards `width`. If it is too wide, its cells get their brief texts, and then
-    columns are dropped, the highest rank first. Columns of rank 0 are kept even if they do not fit."""
+    """Narrow a table that is wider than `width`: its cells get their brief texts, and then columns are dropped,
+    the highest rank first. Columns of rank 0 are kept even if they do not fit."""
     if natural_width(table) > width:
         brief = [tuple(replace(cell, text=cell.brief or cell.text) for cell in line) for line in table.rows]
         table = replace(table, rows=tuple(brief))
@@ -145,8 +145,8 @@ def fit(table: Table, width: int) -> Table:
 
 
 def natural_width(table: Table) -> int:
-    """Return the number of columns of the terminal that a row of the table takes. The first and the last column
-    of the table count with their least width, if they have one."""
+    """Return the width of a row in columns of the terminal. The first and the last column of the table count
+    with their `least` width, if they have one."""
     widths = _widths(table)
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])
@@ -154,7 +154,7 @@ def natural_width(table: Table) -> int:
 
 
 def _with_short_names(table: Table, width: int) -> Table:
-    """Return the table with shortened first cells if it is wider than `width` and they may be cut."""
+    """Shorten the first cell of each row if the table is wider than `width` and these cells may be cut."""
     first, last = table.columns[0].least, table.columns[-1].least
     least = first or (SHORTEST if table.bare and not last else 0)
     longest = _widths(table)[0]
@@ -167,7 +167,7 @@ def _with_short_names(table: Table, width: int) -> Table:
 
 
 def _parts(table: Table) -> list[Table]:
-    """Return a table for each group of columns, which begins with the columns before all groups."""
+    """Return a table for each group of columns. Each table begins with the columns before the first group."""
     groups = table.groups()
     return [table.keep([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
 
@@ -227,7 +227,7 @@ def _text(text: str, width: int, tone: Tone) -> list[Line]:
 def _row(
     record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str], starts: Sequence[int]
 ) -> list[Line]:
-    """Return the lines of one row, the last cell wrapped; `starts` has the first column of each line."""
+    """Return the lines of one row, with its last cell wrapped. `starts` has the first column of each line."""
     *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
     first, *below = (

@@ -62,7 +62,7 @@ class _Part(NamedTuple):
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
     def split(self, mark: str) -> list[_Part]:
-        """Return the parts between the marks, which are single characters."""
+        """Return the parts between the occurrences of `mark`, a single character."""
         parts, start = [], self.start
         for text in self.text.split(mark):
             parts.append(self._replace(text=text, start=start))
@@ -70,12 +70,12 @@ class _Part(NamedTuple):
         return parts
 
     def trim(self, first: int = 0) -> _Part:
-        """Return the part without surrounding blanks, and then without its `first` leading characters."""
+        """Return the part without surrounding blanks and without the first `first` characters after them."""
         start = self.start + len(self.text) - len(self.text.lstrip())
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
     def number(self) -> int:
-        """Return the value of one whole number from 1 to 2^40, or raise UsageError."""
+        """Return the value of this part, a whole number from 1 to 2^40. Raises UsageError for any other text."""
         part = self.trim()
         if not part.text:
             part.fail("a number is missing here")
@@ -143,11 +143,8 @@ def parse_time(text: str) -> datetime | None:
 
 
 def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:
-    """Return the sizes that `text` lists, ascending and without duplicates: from 1 to 2^40, and at most
-    MAX_SIZES of them.
-
-    Raises UsageError, which names `option` and the position of the faulty part.
-    """
+    """Return the sizes that `text` lists, ascending and without duplicates. Raises UsageError for a size that
+    is not from 1 to 2^40, and for more than MAX_SIZES sizes. The error names `option` and the position."""
     sizes: set[int] = set()
     for part in _Part(text, 0, text, option).split(","):
         sizes.update(part.sizes())
@@ -165,7 +162,7 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 
 def _value(match: re.Match[str]) -> Fraction:
-    """Return the exact value of a matched number, with an exponent above 41 as 41."""
+    """Return the exact value of a matched number. An exponent above 41 counts as 41."""
     from fractions import Fraction  # commands that read no size do without
 
     if match["plain"] is not None:
@@ -181,9 +178,9 @@ def _bounded_power(base: int, exponent: int) -> int:
     return int(base ** min(exponent, 41 if base >= 2 else 1))
 
 
-def parse_duration(text: str, *, option: str = "--max-time") -> float:
+def parse_duration(text: str, *, option: str) -> float:
     """Return the seconds of a duration such as `500ms`, `2s`, `5m` or `1h`. A number without a unit means
-    seconds. Raises UsageError, which names `option`, unless it is more than 0 and at most 30 days."""
+    seconds. Raises UsageError, which names `option`, for any other text, for 0 and for more than 30 days."""
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match["number"]) * _SECONDS[match["unit"] or "s"] if match else math.nan
     if not 0 < seconds <= MAX_DURATION_S:
@@ -194,9 +191,9 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
     return seconds
 
 
-def parse_percent(text: str, *, option: str = "--precision") -> float:
+def parse_percent(text: str, *, option: str) -> float:
     """Return a percentage as a share, such as 0.02 for `2` and for `2%`. Raises UsageError, which names
-    `option`, unless it is more than 0 % and at most 100 %."""
+    `option`, for any other text, for 0 and for more than 100 %."""
     match = _PERCENT.fullmatch(text.strip())
     percent = float(match["number"]) if match else math.nan
     if not 0 < percent <= 100:
@@ -208,9 +205,9 @@ def parse_percent(text: str, *, option: str = "--precision") -> float:
 
 
 def earned_digits(value: float, low: float, high: float) -> int:
-    """Return the number of significant digits to show of `value`, whose interval is [low, high]: so many that
-    at most two are uncertain. It is from 1 to MAX_DIGITS, and MAX_DIGITS for 0, for an interval without width,
-    and for infinity or NaN."""
+    """Return how many significant digits of `value` to show, given its interval [low, high], so that at most two
+    of them are uncertain. The number is from 1 to MAX_DIGITS. It is MAX_DIGITS for a value of 0, for an
+    interval without width, and for infinity or NaN."""
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
         return MAX_DIGITS
@@ -218,8 +215,8 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
-    """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us, ns or "auto",
-    which takes the unit in which the number is from 1 to 1000, if there is one. Raises ValueError for another
+    """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us, ns or "auto".
+    "auto" takes the largest unit in which the number is at least 1, otherwise ns. Raises ValueError for another
     unit."""
     if not math.isfinite(seconds):
         return str(seconds)
@@ -238,8 +235,8 @@ def format_joules(joules: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`. It has up to three
-    significant digits, or four from 1000 on."""
+    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB` or `139 GiB`, with up to three
+    significant digits, or four for 1000 to 1023."""
     index, value = 0, float(count)
     while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, 4)) >= 1024:
         value /= 1024
@@ -259,7 +256,8 @@ def format_rate(per_second: float, unit: str) -> str:
 
 
 def format_size(n: int) -> str:
-    """Return a size exactly. From 16 K on, multiples of 1024, 1024^2 or 1024^3 become `64 K`, `16 M` or `2 G`."""
+    """Return the exact size as text. From 16 K on, multiples of 1024, 1024^2 or 1024^3 become `64 K`, `16 M` or
+    `2 G`."""
     if n >= 2**14:
         for suffix, scale in SIZE_UNITS:
             if n >= scale and n % scale == 0:
@@ -268,8 +266,8 @@ def format_size(n: int) -> str:
 
 
 def scale_size(n: int) -> tuple[str, str]:
-    """Return a size, rounded to at most three digits, and its unit: ("23", "K"), ("1.5", "M"), ("512", "").
-    Sizes below 0.95 K are not rounded."""
+    """Return a rounded size and its unit, such as ("23", "K") or ("1.5", "M"). Sizes below 0.95 K are exact and
+    have the unit ""."""
     for unit, scale in SIZE_UNITS:
         value = n / scale
         # 10.4 K is 10 K; a million more or less is more than people round away.
@@ -308,11 +306,12 @@ def list_words(texts: Sequence[str]) -> str:
 
 
 def split_words(text: str | None) -> list[str]:
-    """Return the words of a comma-separated list. Empty words are left out, and None has no words."""
+    """Return the words of a comma-separated list, without blanks around them and without empty words. None has
+    no words."""
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def truncate(texts: Sequence[str], most: int, *, between: str = ", ") -> str:
-    """Return the first `most` texts, joined by `between`, and the number of the other ones: `a, b and 3 more`."""
+    """Return the first `most` texts, joined by `between`, and how many others there are: `a, b and 3 more`."""
     rest = len(texts) - most
     return between.join(texts[:most]) + f" and {rest} more" * (rest > 0)

@@ -29,16 +29,16 @@ class PluginError(Exception):
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:
-    """Return the entry points of a group (OPS, BACKENDS, WINGS or SECTIONS) in the order in which their packages
-    were found. `name` leaves only those with this name; None leaves all."""
+    """Return the entry points of a group (OPS, BACKENDS, WINGS or SECTIONS), in the order in which their
+    packages were found. With `name`, returns only the entry points of this name."""
     return [
         entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return, by name, an error for each entry point of `group` (OPS or BACKENDS) whose name is taken. Names of
-    gpubench (`built_in`) and of packages that were found earlier are taken."""
+    """Return an error for each entry point of `group` (OPS or BACKENDS) whose name is taken, by that name. The
+    names of gpubench (`built_in`) and of packages that were found earlier are taken."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):
@@ -62,7 +62,8 @@ def names(group: str) -> list[str]:
 
 @cache
 def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points for gpubench of all packages on the path, the first package of each name."""
+    """Return the entry points for gpubench of all packages on the path. Of packages with one name the first
+    counts."""
     # importlib.metadata takes long to import, so it is imported only if it may be needed.
     if not any(map(_may_have_ours, path)):
         return ()
@@ -128,7 +129,7 @@ def _lacking(error: ImportError | AttributeError) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return `ValueError: text` on one line, at most 1000 characters, which any stream can write."""
+    """Return a line such as `ValueError: text`, of at most 1000 characters, which any stream can write."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # it has no text

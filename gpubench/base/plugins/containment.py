@@ -1,5 +1,4 @@
-"""Containment for the import of other packages: the state of this process is restored, whatever the import
-does."""
+"""Containment for the import of other packages: afterwards the state of this process is restored."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @contextlib.contextmanager
 def contain() -> Iterator[None]:
-    """Restore the state of this process after the `with` block, which imports another package. Output in the
-    block, from Python or from C, goes to standard error. A process that the import forks ends at the end of the
-    block."""
+    """Restore the state of this process after the `with` block, which imports another package. In the block all
+    output, from Python or from C, goes to standard error. A process that is forked in the block ends at the
+    end of the block."""
     used.set()
     streams.keep_apart()
     began, before = os.getpid(), threading.enumerate()
@@ -61,8 +60,7 @@ def contain() -> Iterator[None]:
 
 
 def _wait(before: list[threading.Thread]) -> None:
-    """Join the threads that the import has started, which are not among `before`, for at most THREADS_S in
-    all."""
+    """Wait for the threads that are not among `before`, at most THREADS_S seconds in all."""
     end = time.monotonic() + THREADS_S
     for thread in new_threads(before):
         thread.join(max(0.0, end - time.monotonic()))
@@ -74,8 +72,8 @@ def new_threads(before: list[threading.Thread]) -> list[threading.Thread]:
 
 
 def lasting_state() -> dict[str, Any]:
-    """Return the parts of this process's state that `contain` may be unable to restore, by their names. A part that
-    differs before and after an import was changed by it."""
+    """Return the parts of this process's state that `contain` may be unable to restore, by name. Compare them
+    before and after an import to find what it changed."""
     state: dict[str, Any] = {"the standard streams": [_identity(number) for number in _STREAMS]}
     for what, call in (("the process group", "getpgrp"), ("the user", "getuid")):
         if hasattr(os, call):
@@ -132,15 +130,15 @@ def handler_restorers() -> list[Callable[[], Any]]:
 
 
 def _set_environment(environ: dict[str, str]) -> None:
-    """Make the environment variables of this process those of `environ`, and no others."""
+    """Set the environment variables of this process to `environ`, and delete all others."""
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in environ.items() if os.environ.get(name) != value})
 
 
 def _set_handler(number: int, handler: Any) -> None:
-    """Set the handler of a signal if it differs; None cannot be set."""
-    # None: the handler was not set in Python.
+    """Set the handler of a signal, unless it is set already."""
+    # None: the handler was not set in Python, and cannot be set.
     if handler is not None and signal.getsignal(number) is not handler:
         signal.signal(number, handler)
 
@@ -175,7 +173,8 @@ def _of_system() -> Iterator[Callable[[], Any]]:
 
 
 def _limits() -> list[tuple[int, tuple[int, int]]]:
-    """Return the limits of the process by their numbers, or an empty list on a system without limits."""
+    """Return the number and the values of each limit of the process. A system without limits has an empty
+    list."""
     try:
         import resource
     except ImportError:

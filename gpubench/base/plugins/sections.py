@@ -1,10 +1,9 @@
-"""The sections of a report. Each is declared in a file by a decorator that states its name, its place and its
-purpose.
+"""The sections of a report. A decorator declares each section, with its name, its place and its purpose.
 
-The files are in `gpubench/report/sections`, among the modules that a wing names, and in packages with an entry
-point of the group `gpubench.sections`. The list of sections is read from the text of the files, so listing them
-imports nothing. A section of another package is shown only if the user names it, so that reports of a file are
-the same on every machine.
+Sections are declared in `gpubench/report/sections`, in modules that a wing names, and in packages with an entry
+point of the group `gpubench.sections`. Those of gpubench and its wings are read from the text of the files, so
+listing them imports none of these files. A section of another package is shown only if the user names it, so
+that reports of a file are the same on every machine.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
-# It begins with a literal, which `re` finds ten times as fast as the beginning of a line.
+# The pattern begins with a literal, which `re` finds ten times as fast as the beginning of a line.
 _DECLARED = re.compile(
     r'@section\(\s*"(?P<key>[\w-]+)", order=(?P<order>\d+)(?P<more>.*?)\)\s*\ndef ', re.DOTALL
 )
@@ -82,8 +81,7 @@ def _text(module: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the sections of gpubench and its wings that the user can choose, in the order of a
-    report."""
+    """List the sections of gpubench and its wings that `--sections` may name, in the order of a report."""
     return tuple(dict.fromkeys(declaration.key for declaration in declarations() if declaration.choice))
 
 
@@ -167,9 +165,8 @@ def chart(key: str, *, order: int) -> Callable[[F], F]:
 
 
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
-    """Return the functions that draw the sections `keys` and those that are always shown, in the order of a
-    report. If `together` is true, return only those that draw several files together, otherwise only the
-    others."""
+    """Return the functions that draw the sections `keys` and the sections that are always shown, in the order
+    of a report. `together` selects the functions that draw several files together, or all others."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
     makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
@@ -187,14 +184,14 @@ def _in_order(items: Iterable[Any]) -> list[Any]:
 
 
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
-    """Return the rows of all sections of gpubench and its wings, and of those sections of other packages that
-    `keys` names. They are sorted by `order`."""
+    """Return the rows of all sections of gpubench and its wings, and of the sections of other packages in
+    `keys`, sorted by `order`."""
     modules = _load({declaration.key for declaration in declarations()} | {*keys})
     return _in_order(rows for module in modules for rows in getattr(module, "ROWS", ()))
 
 
 def _load(keys: Collection[str]) -> list[Any]:
-    """Import the files of these sections and return the modules, without broken ones of wings."""
+    """Import the files of these sections and return the modules. A broken module of a wing is left out."""
     modules: dict[str, Any] = {}
     for declaration in declarations():
         if declaration.key in keys or not declaration.choice:
@@ -216,8 +213,8 @@ def _load(keys: Collection[str]) -> list[Any]:
     return list(modules.values())
 
 
-# By format: the module of gpubench.report, and the function in it if that is not `render`. It is imported only
-# when the format is requested.
+# By format: its module in gpubench.report, and its function there if that is not `render`. The module is
+# imported only when the format is requested.
 FORMATS = {
     "table": "renderers:render_terminal", "plain": "renderers:render_plain", "markdown": "renderers:render_markdown",
     "json": "document",

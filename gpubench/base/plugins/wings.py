@@ -20,8 +20,8 @@ OWN = ("workloads", "multi", "energy", "fleet")
 
 
 class Wing(NamedTuple):
-    """The contents of a wing. Each value names an object as `module:attribute`, like an entry point, so that
-    the object is imported only when it is used."""
+    """The contents of a wing. Values name objects as `module:attribute`, like entry points, so that an object is
+    imported only when it is used."""
 
     # By the name of a command: the class of its options. If gpubench has a command of this name, the class is a
     # subclass of that command's options.
@@ -85,29 +85,28 @@ def foreign() -> tuple[Wing, ...]:
 
 @functools.cache
 def tell(what: str, why: str) -> None:
-    """Print the warning `what: why` on standard error. `what` says which part of a wing is left out. The same
-    text is printed once."""
+    """Print the warning `what: why` on standard error, once for each text. `what` says which part of a wing is
+    left out."""
     print(f"warning: {what}: {why}", file=sys.stderr)
 
 
 @functools.cache
 def brought(what: str) -> dict[str, str]:
-    """Return the entries that the wings of gpubench have in the field `what` of Wing, as {name:
-    "module:attribute"}."""
+    """Return what the wings of gpubench have in the field `what` of Wing, as {name: "module:attribute"}."""
     return {name: place for wing in own() for name, place in getattr(wing, what).items()}
 
 
 def for_op(what: str, op: object) -> Any:
-    """Return the object that a wing brings for this op, or None if no wing does. `what` is a field of Wing
-    whose keys are attributes of ops; an entry is for the ops in which its attribute is not empty. Raises
-    BadPlugin if the object cannot be imported."""
+    """Return the object that a wing brings for this op, or None if no wing does. `what` is a field of Wing with
+    attributes of ops as keys: an entry serves the ops whose attribute is not empty. Raises BadPlugin if the
+    object cannot be imported."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 
 
 def find(place: str) -> Any:
-    """Return the object that `module:attribute` names. Raises BadPlugin if it cannot be imported, except for
-    a module of gpubench outside the wings, whose error is raised as it is."""
+    """Return the object that `place`, a text `module:attribute`, names. Raises BadPlugin if it cannot be
+    imported. The error of a module of gpubench outside the wings is raised as it is."""
     module, _, attribute = place.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -52,7 +52,7 @@ def test_everything_else_is_a_usage_error_with_its_position(text, position):
 def test_arbitrary_text_is_read_or_a_usage_error(text):
     for parse in (units.parse_duration, units.parse_percent):
         with contextlib.suppress(UsageError):
-            assert parse(text) > 0
+            assert parse(text, option="") > 0
     with contextlib.suppress(UsageError):
         sizes = units.parse_sizes(text)
         assert 1 <= len(sizes) <= units.MAX_SIZES
@@ -72,7 +72,7 @@ def test_durations_and_percentages(parse, text, value):
         with pytest.raises(UsageError, match="--budget"):
             parse(text, option="--budget")
     else:
-        assert parse(text) == pytest.approx(value)
+        assert parse(text, option="") == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -104,7 +104,7 @@ def test_a_unit_that_is_none_is_refused():
 
 @given(st.floats(1e-9, 999), st.integers(2, 4))
 def test_seconds_read_back_within_the_digits_shown(seconds, digits):
-    shown = units.parse_duration(units.format_seconds(seconds, digits=digits).replace(" ", ""))
+    shown = units.parse_duration(units.format_seconds(seconds, digits=digits).replace(" ", ""), option="")
     assert math.isclose(shown, seconds, rel_tol=10.0 ** (1 - digits))
 
 
