@@ -1,4 +1,4 @@
-"""The Python interface: `gpubench.bench` and `run` measure functions or ops, `load` reads a result, and
+"""The Python interface: `gpubench.bench` measures a function, `run` measures ops, `load` reads a result, and
 `detect` inspects the machine."""
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 class RunSettings(TypedDict, total=False):
-    """The settings of `bench` and `run` apart from the ops. They are the options of `gpubench run`, with
-    underscores."""
+    """The settings of `bench` and `run`. They are options of `gpubench run`, with underscores."""
 
     # such as "1k:64k", 4096, [1024, 4096] or ["add=1k", "4k"]; default: found by a search
     sizes: str | int | Iterable[int | str]
@@ -47,8 +46,8 @@ class RunSettings(TypedDict, total=False):
     implementations: str  # "library", as a library computes it, "tuned" or "all"
     params: str | Iterable[str]  # the shapes beside the size, such as "columns=256,1024" or ["m=16", "k=16"]
     quick: bool  # whether to run with a precision of 5 %, and without `sizes` for at most 20 s
-    sessions: int  # the number of sessions, each with fresh workers
-    rigorous: bool  # whether to measure with the precision that a publication needs
+    sessions: int  # the number of sessions, each with new worker processes
+    rigorous: bool  # whether to measure as precisely as a publication needs
     allow_software: bool  # whether to measure software adapters like GPUs
     threads: int  # the number of CPU threads
     seed: int  # the seed of the inputs and of the order of cases
@@ -59,20 +58,19 @@ class RunSettings(TypedDict, total=False):
     quiet: bool  # whether to print no progress
 
 
-class BenchOptions(RunSettings, Meaning, total=False):
-    """The settings of a run, and the options of `gpubench.function` for a function that was not declared with
-    them."""
+class BenchOptions(RunSettings, Meaning):
+    """The settings of a run, and the options of `gpubench.function` for a function without that decorator."""
 
 
 class Result:
-    """A measured run, which can be printed, queried and saved. `path` is the file of the result, or None if
-    there is none."""
+    """The result of a run, which can be printed, queried and saved. `path` is its file, or None if it was not
+    saved."""
 
     def __init__(self, run: Run, path: str | Path | None = None) -> None:
         self.run, self.path = run, path
 
-    def __reduce__(self) -> tuple[type[Result], tuple[Run, str | Path | None]]:
-        """Return how a copy in another process is made: without the analysis, which is made again."""
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the run and the path. A copy makes its analysis anew."""
         return Result, (self.run, self.path)
 
     @functools.cached_property
@@ -115,27 +113,27 @@ class Result:
         backend: str | None = None,
         dtype: Any = None,
     ) -> GpuThreshold:
-        """Return the size `n` from which the GPU is faster, with its 95 % interval `lo` to `hi`. `n` is inf if the
-        GPU wins at no measured size, and None if it is unknown; `text` and `verdict` say why.
+        """Return from which size on the GPU is faster, as `n` with its 95 % interval `lo` to `hi`. `n` is inf if the
+        GPU wins at no measured size, and None if the size is unknown; `text` and `verdict` say why.
 
         - `op` may be omitted if the result has only one op;
         - `situation` is "waited", "queued", "10 calls a copy" or "copied";
         - `backend` is a backend or the id of a device, and None means any;
         - `dtype` is a name or an object with a name, such as a NumPy dtype, and None means any.
 
-        If there are several GPUs, dtypes or params, the smallest size counts, and the result names them. Raises
-        UsageError for an unknown op or situation, and for a missing op if there are several.
+        Of several GPUs, dtypes or params the smallest size counts, and the result says where it holds. Raises
+        UsageError for an unknown op or situation, and for a missing op if the result has several.
         """
         from gpubench.analysis.thresholds import find_threshold
 
         return find_threshold([self.run], op, situation, backend, dtype)
 
     def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
-        """Return the speedup at size n: the fastest CPU implementation's time / the fastest GPU
-        implementation's. Of several dtypes, params or backends the largest ratio counts; None means that n is
-        outside the measured sizes or nothing was compared.
+        """Return the speedup at size n: the time of the fastest CPU implementation / that of the fastest GPU
+        implementation. Of several dtypes, params or backends the largest speedup counts. Returns None if n is
+        outside the measured sizes, or if nothing was compared.
 
-        Raises UsageError for an unknown op or situation, or a missing op if there are several.
+        Raises UsageError for an unknown op or situation, and for a missing op if the result has several.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -145,8 +143,8 @@ class Result:
             raise _bad_value("n", n, "a size")
         name, regime = resolve_op(op, self.ops), situation_regime(situation)
         curves = [curve for curve in self._analysis.break_even if (curve.op, curve.regime) == (name, regime)]
-        ratios = [ratio for curve in curves if (ratio := speedup_at(curve.threshold, n)) is not None]
-        return max(ratios, default=None)
+        ratios = (speedup_at(curve.threshold, n) for curve in curves)
+        return max(filter(None, ratios), default=None)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with one row for each case. The columns are those of `gpubench report --format
@@ -170,8 +168,8 @@ class Result:
         return Policy([self.run])
 
     def save(self, path: str | Path) -> None:
-        """Write the result or a report to a file, as `gpubench run -o` does. The suffix of the name determines
-        the format.
+        """Write the result (.json, .json.gz) or a report to a file, like `gpubench run -o`. The suffix of the name
+        determines the format.
 
         Raises UsageError for an unknown suffix, and GpubenchError if the file cannot be written.
         """
@@ -189,7 +187,7 @@ class Result:
 
 
 class DetectedMachine:
-    """The parts of this machine, and the recommendation to compute on its CPU, its GPU or both."""
+    """The hardware of this machine, and whether to compute on its CPU, its GPU or both."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -210,11 +208,11 @@ class DetectedMachine:
 
 
 class Unmeasured:
-    """An empty result, which `bench` and `run` return while a child process of gpubench imports the caller's
-    file.
+    """A stand-in for a result, which `bench` and `run` return while a child process of gpubench imports the
+    caller's file.
 
-    Every attribute and every call gives this object again. It has no items, is formatted as an empty text, and
-    is neither smaller nor larger than anything.
+    Every attribute and every call returns this object. It has no items, is formatted as an empty text, and is
+    neither smaller nor larger than anything.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -245,11 +243,12 @@ def bench(
     gpu: Callable[..., Any] | None = None,
     **options: Unpack[BenchOptions],
 ) -> Result:
-    """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
-    The settings and Ctrl-C are as in `gpubench.run`; what was not declared also takes the options of
-    `gpubench.function`.
+    """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or one computation that has a function
+    `cpu` and a function `gpu`. Settings and Ctrl-C are as in `gpubench.run`. A function that was not declared
+    also takes the options of `gpubench.function`.
 
-    Raises UsageError for an unusable function or setting, and RequiredUnavailable for an absent named device.
+    Raises UsageError for a function or setting that cannot be used, and RequiredUnavailable for a named device
+    that is absent.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
@@ -281,8 +280,8 @@ def bench(
 
 
 def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack[RunSettings]) -> Result:
-    """Measure ops, groups of ops or files, as in `run("matmul,options.py", sizes="1k,4k")`. None means the ops of
-    a plain `gpubench run`.
+    """Measure ops, groups of ops or files of functions, as in `run("matmul,options.py", sizes="1k,4k")`. None
+    means the ops of a plain `gpubench run`.
 
     The settings are options of `gpubench run`, which `gpubench run --help` explains:
     - what: `sizes` ("1k:64k", 4096 or [1024, 4096]), `dtypes` ("f32,f16"), `regimes` ("waited,copied"),
@@ -291,7 +290,7 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     - how long: `budget` and `max_time` (seconds or a text such as "2m"), `quick`, `rigorous`, `sessions`,
       `min_samples`, `max_samples`, `seed`, `quiet` (print no progress).
 
-    Ctrl-C ends the run early with a warning: the result has what was measured until then, and its `run.complete`
+    Ctrl-C ends the run early with a warning. The result then has what was measured so far, and its `run.complete`
     is False. Raises UsageError for an unknown name or a wrong setting, and RequiredUnavailable for a named device
     that is absent.
     """
@@ -337,8 +336,10 @@ def _options(ops: Any, settings: RunSettings) -> Any:
 
 
 def _word(declared: Declaration, value: Any) -> Any:
-    """Return the value of a setting as on the command line, or raise UsageError if it cannot be one."""
+    """Convert the value of a setting to what the command line makes of an option, or raise UsageError."""
     name = declared.name
+    if getattr(value, "shape", None) == ():  # an array that is a single number
+        value = value.item()
     if declared.switch:
         if value in (True, False):
             return bool(value)
@@ -352,7 +353,7 @@ def _word(declared: Declaration, value: Any) -> Any:
         return f"{min(value, 1e15):f}s"
     if name == "sizes" and isinstance(value, Real):
         return [str(value)]
-    if isinstance(value, Iterable) and not isinstance(value, str):
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         texts = list(map(str, value))
         if declared.multiple and any("=" in text for text in texts):
             return texts  # lists by op, or one shape each
@@ -370,7 +371,7 @@ def _bad_value(name: str, value: Any, kind: str) -> UsageError:
 
 
 def _measure(options: Any, began: float) -> Result:
-    """Run the measurement that the options describe, with a budget counted from `began`."""
+    """Measure what the options describe. The budget counts from `began`, a time.monotonic()."""
     from gpubench.base.plugins import containment
     from gpubench.cli import delivery, progress, resume
     from gpubench.measure import runner
@@ -394,15 +395,15 @@ def _measure(options: Any, began: float) -> Result:
 
 
 def shows_progress() -> bool:
-    """Tell whether progress is shown: on a terminal (stderr) and in a notebook."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    terminal = getattr(sys.stderr, "isatty", lambda: False)  # programs without a console have no stderr
+    """Return whether progress is shown, which is the case in a notebook and if stderr is a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", bool)()
+    terminal = getattr(sys.stderr, "isatty", bool)  # programs without a console have no stderr
     return terminal() or hasattr(shell, "kernel")
 
 
 @contextmanager
 def _source(function: UserFunction) -> Iterator[CodeSource]:
-    """Yield, for a `with` block, the source in which child processes find the function."""
+    """Yield the source from which child processes load the function. A pickle lives as long as the block."""
     from gpubench.functions.describe import CodeSource
     from gpubench.functions.sources import source_of
 

@@ -12,6 +12,7 @@ import types
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpubench
@@ -96,8 +97,8 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: result.threshold("dot", None), ""), (lambda result: result.threshold(3), "name one"),
     (lambda result: gpubench.run("matmul", params=["m=2", "m=3"], budget=1e6, max_time=1e-5, threads=9999, backends="numpy"), "leave --threads out"),
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
-    (lambda result: gpubench.run("add", sessions=0), "what is possible"),
-    (lambda result: gpubench.run("add", quick="false"), "what is possible"),
+    (lambda result: gpubench.run("add", sessions=0), "what is possible"), (lambda result: gpubench.run("add", sizes=b"1k"), "what is possible"),
+    (lambda result: gpubench.run("add", sizes=np.array(64), quick="false"), "what is possible"),
     (lambda result: gpubench.run("add", dtypes=float), "what is possible"),
     (lambda result: gpubench.run("add", quick="no"), "what is possible"), (lambda result: gpubench.run([]), "leave --ops out"),
     (lambda result: gpubench.bench(), "gpubench.bench(f)"), (lambda result: gpubench.bench(cpu=abs), "gpubench.bench(f)"),
