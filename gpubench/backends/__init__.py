@@ -1,9 +1,9 @@
 """Backends. A backend drives the devices of one library: it opens a session, allocates memory, launches kernels
-and reads a clock. Each one is a file or folder here with the backend's name.
+and reads a clock. Each backend is a file or folder here with its name.
 
 Only workers load a backend. The parent process asks this module for names. No backend imports another one.
-`hidden` holds backends that are not listed, and `shared` holds code that backends have in common. Another
-package brings a backend through an entry point.
+`hidden` has backends that are not listed, and `shared` has code that backends have in common. Another package
+brings a backend through an entry point.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Facts(NamedTuple):
     kernels: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that the backend brings, by the name of the op
 
 
-# In the order in which devices are listed and measured, the baseline first. With this table the parent does not
-# have to import the modules. A built-in backend that is missing here is imported instead.
+# The facts of built-in backends, in the order in which devices are listed and measured. A built-in backend that is
+# missing here is imported for its facts.
 KNOWN = {
     "numpy": Facts(("library", "tuned"), ("cpu",)),
     "cupy": Facts(("library", "tuned"), ("gpu",)),
@@ -46,7 +46,7 @@ _ORDER = (*KNOWN, *SEVERAL)
 
 
 def names() -> tuple[str, ...]:
-    """List the built-in backends and those of the wings, the baseline (`numpy`) first, without importing any."""
+    """List the built-in backends and the backends of wings, `numpy` first, without importing any."""
     every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
@@ -77,8 +77,8 @@ def foreign() -> tuple[str, ...]:
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return an error for each backend of an installed package that cannot be used, because another backend has
-    its name. The keys are the names."""
+    """Return an error for each backend of an installed package that cannot be used, because its name is taken.
+    The keys are the names."""
     return plugins.find_namesakes(plugins.BACKENDS, _ours())
 
 
@@ -89,8 +89,8 @@ def usual() -> tuple[str, ...]:
 
 
 def facts(name: str) -> Facts | None:
-    """Return the facts of a backend that `built_in` lists, without importing its library, or None for any
-    other."""
+    """Return the facts of a backend that `built_in` lists, without importing its library. Returns None for any
+    other backend."""
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
@@ -98,7 +98,7 @@ def facts(name: str) -> Facts | None:
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:
-    """Return, by model name, the backend of the first of `gpus` with that name."""
+    """Map each model name in `gpus` to the backend of the first GPU with that name."""
     backends: dict[str, str] = {}
     for gpu in gpus:
         backends.setdefault(gpu.name, gpu.backend)
@@ -106,20 +106,19 @@ def drivers(gpus: Iterable[Device]) -> dict[str, str]:
 
 
 def may_drive_cpu(name: str) -> bool:
-    """Return whether the backend may have a CPU, as each one without `facts` may."""
+    """Return whether the backend may drive a CPU. A backend without `facts` may."""
     facts_of = facts(name)
     return facts_of is None or "cpu" in facts_of.kinds
 
 
 def is_hidden(device_id: str) -> bool:
-    """Return whether the device belongs to a hidden backend, or is composed with a device of a hidden
-    backend."""
+    """Return whether the device, or a device inside it, belongs to a hidden backend."""
     return any(name in hidden_names() for name in names_of(device_id))
 
 
 def names_of(device_id: str) -> tuple[str, ...]:
-    """List the backends of a device: its own first, then those of the devices inside a composed device or a
-    device group."""
+    """List the backends of a device: its own backend, then the backends of the devices inside it, if it is
+    composed or a device group."""
     own, inner = device_id.partition(":")[0], inner_device(device_id)
     if own == DEVICE_GROUP:
         return (own, device_id.split(":")[1])

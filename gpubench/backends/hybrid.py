@@ -1,10 +1,10 @@
-"""hybrid: one op split over a GPU and the CPU, which work at the same time (`hybrid:cupy:0`). A wing's session
-runs workloads, with each stage on one of the two.
+"""hybrid: one op split over a GPU and the CPU, which work at the same time (`hybrid:cupy:0`). For a workload, a
+wing's session runs each stage on one of the two.
 
-The GPU takes the first units of the op's outer dimension, and the CPU takes the others, in the caller's own
-arrays. In `resident` the GPU's share of the data is on the device already, and each side keeps its own output.
-In the transfer regimes all data starts and ends in host memory: a second thread moves the GPU's share while the
-calling thread computes.
+The GPU takes the first units of the op's outer dimension. The CPU takes the other units, and reads them in the
+caller's own arrays. In `resident` the GPU's share of the data is on the device already, and each side keeps its
+own output. In the transfer regimes all data starts and ends in host memory: a second thread moves the GPU's
+share while the calling thread computes.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from gpubench.result.run import Device, OnePiece, Staging
 
 # The GPU's share until `divide` sets another one.
 EVEN = 0.5
-# Launches that are enqueued on the GPU before the CPU computes as many. One submit serves several, and the
-# driver's queue never fills up, which would make this thread wait.
+# Launches that are enqueued on the GPU before the CPU computes as many. One submit serves several launches. With
+# more, the driver's queue may be full, and this thread would wait.
 CHUNK = 8
-# With fewer threads, none is reserved for moving data.
+# With fewer CPU threads, none of them is reserved for moving data.
 FEWEST_THREADS = 3
 # Seconds that the choice of the CPU's implementation may take.
 TUNING_S = 0.4
-# Most bound CPU shares that are kept, since a few operands and host outputs take turns.
+# Most CPU shares that stay bound to arrays, because a few operands and host outputs take turns.
 _KEPT = 32
-# Numbers of pieces that are tried for the GPU's share, the default first. Enqueueing a piece takes the CPU
-# about 20 us.
+# Numbers of pieces that are tried for the GPU's share, the default first. The CPU takes about 20 us to enqueue a
+# piece.
 PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return how many of `units` the GPU gets for a share from 0 to 1, in whole steps (`granule`). Except for
-    shares of 0 and 1, each side gets some work if there are enough units."""
+    """Return how many of `units` the GPU gets for a share from 0 to 1. The number is a multiple of `granule`,
+    except for a share of 1. For shares between 0 and 1, each side gets some work if there are enough units."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
-    # No other share in a file (six digits) becomes 0 or 1.
+    # A share between 0 and 1 stays so in a file, which has six digits of it.
     step = granule(units)
     most = (2 * units - step) // (2 * step)
     return min(max(round(gpu_share * units / step), 1), most) * step
@@ -84,7 +84,7 @@ class SplitLaunch(DividedLaunch):
         self.staging: Staging = self.gpu.way.staging if self.gpu else "pageable"
         # Host memory for the partial result of the CPU, if the op joins partial results.
         self.partial: Array | None = None
-        # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
+        # Whether the CPU's share of the last result is in an array of the caller, not in the memory of the output.
         self.fills_host = False
         # Threads that move the GPU's data while the others compute.
         self.movers = 0
@@ -92,13 +92,13 @@ class SplitLaunch(DividedLaunch):
             self.movers = reserved_cores(self.cpu.threads or 1, several=self.gpu.way.copies)
 
 
-# Takes a number, and runs the CPU's share so many times.
+# Takes a number, and runs the CPU's share that many times.
 CpuPart = Callable[[int], None]
 
 
 def cpu_arrays(launch: SplitLaunch) -> list[Array]:
-    """Return a view of the last `on_cpu` units of each input, or the whole input if it is not divided."""
-    # A copy would cost as much as a split saves.
+    """Return a view of the last `on_cpu` units of each input. An input that is not divided is returned whole."""
+    # A copy would take as much time as a split saves.
     return [
         split_array(operand, buffer.host, launch.split, launch.on_gpu, launch.units)
         for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
@@ -106,7 +106,7 @@ def cpu_arrays(launch: SplitLaunch) -> list[Array]:
 
 
 def cpu_case(launch: SplitLaunch) -> Case:
-    """Return the case that the CPU computes: the same op with the params of the CPU's share."""
+    """Return the case that the CPU computes: the launch's op with the params of the CPU's share."""
     params = launch.case.params
     if launch.on_gpu:
         params = dict(launch.split.part(params, launch.on_cpu))
@@ -114,8 +114,8 @@ def cpu_case(launch: SplitLaunch) -> Case:
 
 
 def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
-    """Return a function that runs the CPU's share: it reads views of the inputs and writes to the CPU's part of
-    `whole`. For an op that joins partial results, `whole` is the CPU's partial result."""
+    """Return a function that runs the CPU's share and puts the result into the CPU's part of `whole`. If the op
+    joins partial results, the CPU's partial result fills all of `whole`."""
     hosts = [buffer.host for buffer in launch.inputs]
     arrays, cpu = cpu_arrays(launch), launch.cpu
     target = whole if launch.split.join else whole[launch.on_gpu :]
@@ -123,7 +123,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
     prepared = cpu.compile(launch.op, case, [cpu.view(array) for array in arrays], place)
     library = case.implementation == "library"
 
-    # `held` keeps the arrays, so that no others get their ids.
+    # `held` keeps references to the arrays, so that no other arrays get their ids.
     def compute(count: int, held: Any = (hosts, whole)) -> None:
         cpu.run(prepared, count)
         if library and prepared.output is not place:  # a fresh array is copied to its place
@@ -133,20 +133,22 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
 
 
 class Sides:
-    """A GPU's session and the CPU that works with it. `cpu_s` adds up the seconds of all runs of the CPU's share;
-    callers set it to 0 before they measure."""
+    """Runs split launches on a GPU and the CPU. `cpu_s` adds up the seconds of all runs of the CPU's share; set it
+    to 0 before a measurement."""
 
     def __init__(self, gpu: Session) -> None:
         self.gpu = gpu
         self.cpu_s = 0.0
-        # The CPU's session, the cores that it leaves, and whether it has all of the work: as they were set last.
+        # What `share_cores` has set last: the CPU's session, the cores that it leaves free, and whether it has all of
+        # the work.
         self._shared: tuple[Session | None, int, bool] = (None, 0, True)
         self._companion = CompanionThread(gpu)
         self._bound: dict[tuple[object, ...], CpuPart] = {}
         self.pieces = HeldPieces()
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
-        """Run with all data in place: enqueue a few launches, compute as many on the CPU, and repeat."""
+        """Run `repeat` launches with all data in place: enqueue a few on the GPU, compute as many on the CPU, and
+        repeat."""
         self.share_cores(launch, travels=False)
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             launch.gpu.came_in_pieces = False
@@ -163,17 +165,17 @@ class Sides:
         self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
     ) -> None:
         """Compute on this thread while a second thread moves the GPU's data and runs its kernel. `host_output`
-        gets the whole result; if it is None, each side keeps its own part. `again` means that unchanged inputs
-        are sent, too."""
+        gets the whole result; if it is None, each side keeps its own part. If `again` is true, inputs are sent
+        even if they have not changed."""
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
-            # This thread moves small data, because waking the second one would take longer.
+            # This thread moves little data itself, because waking the second thread would take longer.
             finish = None if launch.movers else self._start(launch.gpu, repeat, host_output, again=again)
             if finish is not None:
                 try:
                     self._compute(cpu, repeat)
-                finally:  # else copies go on in arrays that others get
+                finally:  # without it, copies would go on in arrays that are used again
                     finish()
             else:
                 self._companion.both(
@@ -188,7 +190,8 @@ class Sides:
             host_output[...] = self._join(launch)
 
     def _start(self, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool) -> Work | None:
-        """Enqueue a GPU's share that is small or moves by itself, and return the function that ends it."""
+        """Enqueue a GPU's share that is small or moves by itself. Return the function that waits for its end, or
+        None if the second thread has to move the share."""
         wait = self.pieces.start(gpu, repeat, host_output)
         if wait is not None:
             return wait
@@ -201,7 +204,7 @@ class Sides:
         return partial(gpu.fetch, host_output)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
-        """Reserve cores for the threads that move the GPU's data; without such threads the CPU gets all cores."""
+        """Reserve cores for the threads that move the GPU's data. If there are none, the CPU gets all cores."""
         movers, cpu = launch.movers if travels else 0, launch.cpu
         shared = cpu, movers, launch.gpu is None
         if shared == self._shared:  # `isinstance` takes 20 us before Python 3.12
@@ -219,11 +222,12 @@ class Sides:
         repeat: int,
         host_output: Array | None,
         *,
-        again: bool = False,
+        again: bool,
         rest: bool = False,
     ) -> None:
-        """Run the GPU's share alone: send what was uploaded (`again`: all inputs that travel), run, and fetch
-        the result into `host_output`, if there is one. With `rest`, the wait before the fetch does not spin."""
+        """Run the GPU's share alone: send operands that were uploaded (with `again`, all inputs that travel), run,
+        and fetch the result into `host_output`, if that is an array. With `rest`, the wait before the fetch
+        does not spin."""
         assert launch.gpu is not None
         wait = self.pieces.start(launch.gpu, repeat, host_output)
         if wait is not None:
@@ -241,8 +245,8 @@ class Sides:
         self._compute(self._cpu_part(launch, host_output), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:
-        """Put the whole result of the last launch into `host`. A share that was written only to an array of the
-        caller is computed again. If the GPU's data came in pieces, all of the work is done again."""
+        """Put the whole result of the last launch into `host`. If the CPU's share was written only to an array of
+        the caller, it is computed again. If the GPU's data moved in pieces, all of the work is done again."""
         self.gpu.sync()
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             self.together(launch, 1, host, again=True)
@@ -267,7 +271,7 @@ class Sides:
         self.pieces.close()
 
     def _cpu_part(self, launch: SplitLaunch, host_output: Array | None) -> CpuPart:
-        """Return the CPU's share, bound to the current inputs and to the place of its result."""
+        """Return a function that runs the CPU's share on the current inputs and puts the result in its place."""
         import numpy as np
 
         launch.fills_host = host_output is not None
@@ -294,14 +298,14 @@ class Sides:
 
 
 def reserved_cores(threads: int, *, several: bool) -> int:
-    """Return how many cores move data while the others compute, or 0 if there are fewer than FEWEST_THREADS
-    threads. If `several` is true, several threads move the data, not one call of the driver."""
+    """Return how many of `threads` cores move data while the others compute, or 0 if there are fewer than
+    FEWEST_THREADS. `several` says whether several threads move the data, or one call of the driver."""
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
 class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A session that splits ops over a GPU's session and a CPU's session. `other` opens a second CPU session,
-    which may be faster, or returns None. `held_pieces` has what `pieces` returns, by workload."""
+    """A session that splits ops over the sessions of a GPU and of the CPU. `other` opens a second CPU session,
+    which may be faster, or returns None. `held_pieces` has the results of `pieces` by workload."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
@@ -319,14 +323,14 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         self._two_sided: dict[str, Session] = {}  # the wing's session by workload op
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot be split, or None for the plain tuned implementation of a divisible op."""
+        """Return why the case cannot be split, or None if it can. Only tuned cases without a variant can."""
         if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
         unsplit = op.whole(case.params)
         if unsplit is not None:
             return Unsupported(unsplit, reason="no-split")
-        return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
+        return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each side has all of the work
 
     def for_op(self, op: Op) -> Session:
         two_sided = wings.for_op("two_sides", op)
@@ -337,7 +341,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return self._two_sided[op.name]
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """Return an operand. Device memory is allocated when a launch needs the GPU's share."""
+        """Return an operand. Device memory is allocated when a launch is made that has a share for the GPU."""
         return DividedBuffer(shape, dtype)
 
     def free(self, buffer: DividedBuffer) -> None:
@@ -345,21 +349,20 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         buffer.free()
 
     def forget(self) -> None:
-        """Drop what refers to the caller's arrays: the CPU shares that `bind_cpu` made, the pieces of earlier
-        calls, and what the sessions of workloads keep."""
+        """Drop all references to the caller's arrays, here and in the sessions of workloads."""
         self._sides.forget()
         for two_sided in self._two_sided.values():
             two_sided.forget()
 
     def upload(self, buffer: DividedBuffer, host: Array) -> None:
-        """Keep a reference to the array. The next launch knows the GPU's share and uploads it."""
+        """Keep a reference to the array. The next launch, which knows the GPU's share, sends it to the GPU."""
         self._flush()
         buffer.hold(host)
 
     def download(self, buffer: DividedBuffer, host: Array) -> None:
-        """Copy the buffer's content to `host`: the result of the last launch into it, or the uploaded array if
-        there was none. A postponed launch runs first. If `buffer` is its output, the CPU computes its part
-        directly in `host`."""
+        """Copy the content of the buffer to `host`: the result of the last launch that wrote to it, or the
+        uploaded array if there was no such launch. A postponed launch runs first. If it writes to this buffer,
+        the CPU computes its part directly in `host`."""
         if self._waiting is not None and self._waiting[0].output is buffer:
             self._flush(host)
             return
@@ -382,8 +385,8 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return gpu_units(units, gpu_share) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Choose the kernel of the GPU. If trials are allowed, also choose the number of pieces (for calls that
-        copy), the kernel of the CPU, and the session of the CPU."""
+        """Choose the kernel of the GPU. If `autotune` was requested, also choose the kernel and the session of the
+        CPU and, for calls that copy, the number of pieces."""
         launch = self._split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
@@ -400,7 +403,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
             self._computing[case.workload] = self._choose_cpu(launch)
 
     def _choose_pieces(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> int | OnePiece:
-        """Time calls with all work on the GPU, and return the fastest number of pieces, or why it is one."""
+        """Time calls with all work on the GPU. Return the fastest number of pieces, or why there is only one."""
         output = DividedBuffer(op.output.shape(case.params), case.dtype)
         launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, self.cpu), op.units(case.params))
         gpu, host = launch.gpu, self.gpu.host_array(output.shape, output.dtype, "tuned")
@@ -422,7 +425,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Return the faster CPU session for the CPU's share: this session's own one, or the other one."""
+        """Time the CPU's share on both CPU sessions, and return the faster session."""
         other = self._other()
         if other is None:
             return self.cpu
@@ -438,7 +441,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
             compute = bind_cpu(launch, host)
 
             def took(repeat: int) -> float:
-                settle()  # threads of the other one may still spin
+                settle()  # threads of the other session may still spin
                 start = self.clock()
                 compute(repeat)
                 return self.clock() - start
@@ -466,8 +469,8 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return launch
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Enqueue on the GPU and compute on the CPU. After an upload the launch is postponed, because the GPU's
-        data has still to be sent, and only `download` knows the place of the result."""
+        """Enqueue on the GPU and compute on the CPU. After an upload the launch is postponed: the GPU's data has
+        still to be sent, and only `download` knows where the result belongs."""
         self._flush()
         if not isinstance(launch, SplitLaunch):  # the GPU's empty one
             self.gpu.run(launch, repeat)
@@ -508,8 +511,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return seconds
 
     def flush(self) -> None:
-        """Empty the GPU's caches through the GPU's session, since an upload to this session only keeps a
-        reference."""
+        """Empty the GPU's caches by the GPU's session. An upload to this session would only keep a reference."""
         self._flush()
         self.gpu.flush()
 
@@ -530,19 +532,19 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
 
 
 class HybridBackend(Backend):
-    """Pairs each GPU of the other backends with the CPU."""
+    """The pairs of each GPU of other backends with the CPU."""
 
     name = "hybrid"
     implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
-        """List a pair of GPU and CPU for each GPU and each software adapter. Raises BackendUnavailable if there
-        is no pair and a backend did not list its devices."""
+        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is no pair and a
+        backend cannot list its devices."""
         pairs, why = [], []
         for name in backends.built_in():
             try:
                 pairs += _pairs(name)
-            except BackendError as error:  # one that is broken hides the pairs of no other
+            except BackendError as error:  # a broken backend must not hide the pairs of others
                 why.append(error.detail)
         if not pairs and why:
             raise BackendUnavailable("; ".join(why), hint=REASONS["unavailable"].remedy)

@@ -1,9 +1,9 @@
 """PyTorch: the CPU with PyTorch's own kernels and BLAS, and the GPUs that PyTorch drives (CUDA, ROCm, Intel's
 XPU, Apple's MPS).
 
-It has only the library implementation, written as users of PyTorch write it when they already have an output.
-On the CPU a tensor lies in the memory of a NumPy array. An op of another package runs through its expression,
-if PyTorch has the functions that the expression uses.
+This backend has only the library implementation, as users of PyTorch write it with an output that exists already.
+On the CPU a tensor lies in the memory of a NumPy array. An op without a call for PyTorch runs its expression, if
+PyTorch has the functions that the expression uses.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Tensor = Any
 _VENDORS = {"cuda": NVIDIA, "rocm": AMD, "xpu": INTEL}
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
-# Most of PyTorch's errors have one class, so their texts decide. Metal refuses a tensor that is larger than its
-# buffers may be. An error of a BLAS leaves the device usable.
+# Most errors of PyTorch have the same class, so their texts decide. "invalid buffer size" is Metal's text for a
+# tensor that is too large. After an error of a BLAS the device is still usable.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|OUT_OF_\w*MEMORY|invalid buffer size",
     re.IGNORECASE,
@@ -68,7 +68,7 @@ _LONGEST_DELAY_S, _LAUNCH_S = 0.1, 10e-6
 
 
 class TorchLaunch(Launch):
-    """A prepared call. It writes to the tensor `into`, or puts a new tensor into `output`."""
+    """A prepared call. It writes to the tensor `into`; if that is None, it puts a new tensor into `output`."""
 
     def __init__(self, call: Callable[[], Any], into: Tensor = None) -> None:
         self.call = call
@@ -112,7 +112,7 @@ class TorchSession(
         self.enter()
 
     def enter(self) -> None:
-        """Switch gradients off and set the current device. Both hold only for the calling thread."""
+        """Switch gradients off and set the current device, for the calling thread."""
         self._torch.set_grad_enabled(False)
         if self._place.type in ("cuda", "xpu"):
             self.driver.set_device(self._place)
@@ -123,7 +123,6 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why PyTorch cannot run the case here, or None if it can."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -139,7 +138,7 @@ class TorchSession(
         return self._refusals[key]
 
     def _refusal(self, op: Op, case: Case) -> Unsupported | None:
-        """Try the case, and return why PyTorch does not compute the op, or None if it does."""
+        """Run the case once. Return why PyTorch does not compute the op, or None if it does."""
         where = f"{case.dtype} on {self.device.id}"
         try:
             with vendor_errors():
@@ -163,7 +162,7 @@ class TorchSession(
         return None
 
     def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
-        """Return zeros, as a host array for an operand that the host reads, otherwise as a tensor."""
+        """Return zeros: a host array for an operand that the host reads, otherwise a tensor."""
         shape, stored = operand.form(params, dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
@@ -172,8 +171,7 @@ class TorchSession(
         return array
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return a pageable array, as a user of PyTorch has it. For the tuned implementation on CUDA or ROCm
-        the array is page-locked."""
+        """Return a page-locked array for the tuned implementation on CUDA or ROCm, otherwise a pageable array."""
         if implementation == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
         with vendor_errors():
@@ -182,7 +180,7 @@ class TorchSession(
             return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a tensor. On the CPU it lies in the memory of a NumPy array. Raises DeviceOutOfMemory."""
+        """Return a new tensor, on the CPU in the memory of a NumPy array. Raises DeviceOutOfMemory."""
         with vendor_errors():
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
@@ -204,8 +202,8 @@ class TorchSession(
         return there.view(self._dtypes[dtype]).view(shape)
 
     def view(self, array: Array) -> Buffer:
-        """Return a tensor in the array's memory. PyTorch does not know NumPy's bfloat16, so such an array is
-        viewed as int16 first."""
+        """Return a tensor in the memory of the array."""
+        # PyTorch does not know NumPy's bfloat16.
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view("int16")).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
@@ -219,8 +217,8 @@ class TorchSession(
             self.view(host).copy_(buffer)
 
     def stream(self) -> DeviceStream:
-        """Return a stream on CUDA or ROCm. Raises Unsupported for other devices, because PyTorch has no
-        page-locked memory for them."""
+        """Return a stream. Raises Unsupported except on CUDA and ROCm, because page-locked memory is made only for
+        these."""
         if self._place.type != "cuda":
             raise Unsupported(f"PyTorch copies nothing aside on {self.device.id}", reason="no-streams")
         with vendor_errors():
@@ -231,8 +229,8 @@ class TorchSession(
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the tensor's memory as an array. Returns None if the tensor is not on the CPU or has another
-        shape or dtype."""
+        """Return the memory of the tensor as an array. Returns None if it is not on the CPU, not contiguous, or of
+        another shape or dtype."""
         if not (self._on_cpu and self._fits(buffer, shape, dtype)):
             return None
         if dtype == "bfloat16":
@@ -240,8 +238,8 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the tensor, or None if its shape or dtype differs from the given one."""
-        # To compare later outputs with the copy is quicker than with the float64 reference, also on the CPU.
+        """Return a copy of the tensor, or None if it is not contiguous, or of another shape or dtype."""
+        # Later outputs are compared with the copy, which is faster than with the float64 reference.
         if not self._fits(buffer, shape, dtype):
             return None
         with vendor_errors():
@@ -263,8 +261,8 @@ class TorchSession(
         return buffer[: math.prod(shape)].view(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
-        """Return a call of PyTorch's own function or, if there is none, of the op's expression. PyTorch's
-        function writes to `output`, or allocates a new output if `output` is None."""
+        """Return a launch of the op's call for PyTorch or, if the op has none, of its expression. A call that can
+        fill an output writes to `output`, or to a new buffer if `output` is None."""
         with vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
@@ -288,7 +286,7 @@ class TorchSession(
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
         with vendor_errors():
             if launch.output is None and launch.into is not None:
-                # A caller that dropped the last output checks the next one: an old result must not pass for it.
+                # A caller that dropped the last output checks the next one, for which an old result must not pass.
                 for tensor in each(launch.into):
                     tensor.fill_(sentinel_of(str(tensor.dtype).removeprefix("torch.")))
                 launch.output = launch.into
@@ -302,14 +300,12 @@ class TorchSession(
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
-        """Return a launch that sets one element, which is the least work of a kernel. On the CPU it does
-        nothing."""
+        """Return a launch that sets one element, the least work of a kernel. On the CPU it sets none."""
         return TorchLaunch(self.allocate((0 if self._on_cpu else 1,), "float32").zero_)
 
     def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds between two events around `repeat` launches, queued so that no host time is
-        measured. Returns None if the device has no clock. `cold` changes nothing, since the caches are emptied
-        before every measurement."""
+        """Return the device seconds of `repeat` launches, by TorchClock. Returns None if the device has no clock.
+        `cold` changes nothing, because the caches are emptied before every measurement."""
         if self._clock is None:
             return None
         with vendor_errors():
@@ -320,7 +316,7 @@ class TorchSession(
             self._torch.set_num_threads(count or self.threads)
 
     def close(self) -> None:
-        """Free the idle memory of PyTorch's pool."""
+        """Free the clock, and the idle memory of PyTorch's pool."""
         self._clock = None
         if not self._on_cpu:
             with contextlib.suppress(Exception):
@@ -344,7 +340,7 @@ def vendor_errors() -> Iterator[None]:
 
 
 class TorchStream(DeviceStream):
-    """A stream other than PyTorch's default stream."""
+    """A stream of PyTorch other than its default stream."""
 
     def __init__(self, session: TorchSession) -> None:
         self._session, self._stream = session, session.driver.Stream()
@@ -369,8 +365,8 @@ class TorchStream(DeviceStream):
 
 
 class TorchClock:
-    """A clock that gives the device seconds between two events. It first enqueues writes that empty the caches;
-    they keep the device busy while the host enqueues the launches."""
+    """Measures the device seconds between two events around launches. It first enqueues writes that empty the
+    caches and keep the device busy while the host enqueues the launches."""
 
     def __init__(self, session: TorchSession, cache_bytes: int | None) -> None:
         size = 2 * cache_bytes if cache_bytes else UNKNOWN_CACHE_BYTES
@@ -381,7 +377,7 @@ class TorchClock:
 
     @functools.cached_property
     def _write_s(self) -> float:
-        """The device seconds of one write that empties the caches."""
+        """Device seconds of one write that empties the caches."""
         self._room().zero_()
         self._begin.record()
         self._room().zero_()
@@ -389,7 +385,7 @@ class TorchClock:
         return max(1e-6, self._between())
 
     def time(self, call: Callable[[], Any], repeat: int) -> float:
-        """Return the device seconds of `repeat` launches, behind a delay that hides the host's time as far as
+        """Return the device seconds of `repeat` launches. A delay before them hides the host's time, as far as
         possible."""
         delay_s = self._launch_s * repeat
         while True:
@@ -423,7 +419,7 @@ def _kind(tensor: Tensor) -> tuple[Any, Shape]:
 
 
 class _Names:
-    """The functions of PyTorch under NumPy's names, for the expressions of ops."""
+    """PyTorch with NumPy's names and arguments, for the expressions of ops."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -434,15 +430,14 @@ class _Names:
 
     # PyTorch's other functions accept NumPy's arguments, such as `axis` and `keepdims`.
     def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the element-wise maximum of tensors or numbers."""
+        """Return the element-wise maximum. Either argument may be a number."""
         return self._torch.maximum(*self._tensors(a, b))
 
     def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the element-wise minimum of tensors or numbers."""
+        """Return the element-wise minimum. Either argument may be a number."""
         return self._torch.minimum(*self._tensors(a, b))
 
     def ascontiguousarray(self, x: Tensor) -> Tensor:
-        """Return `x` itself, or a contiguous copy if it is a view in another order."""
         return x.contiguous()
 
     def _tensors(self, a: Any, b: Any) -> list[Tensor]:
@@ -451,7 +446,7 @@ class _Names:
 
 
 def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
-    """Make the call while cuBLAS may round float32 inputs to TF32."""
+    """Make the call with cuBLAS allowed to round float32 inputs to TF32."""
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
         call()
@@ -471,8 +466,8 @@ class TorchBackend(Backend):
     yields_to = ("cupy",)
 
     def devices(self) -> list[Device]:
-        """List the CPU, then the GPUs that answer. A PyTorch that was built for the CPU alone is not imported,
-        because the import takes long. Raises BackendUnavailable."""
+        """List the CPU, then the GPUs that answer. If PyTorch was built only for the CPU, it is not imported,
+        because that takes long. Raises BackendUnavailable."""
         version = _version()
         drives_gpus = sys.platform == "darwin" or any(version.get(name) for name in ("cuda", "hip", "xpu"))
         return [*self.host_devices(), *(_gpus(import_torch()) if drives_gpus else ())]
@@ -495,7 +490,7 @@ class TorchBackend(Backend):
 
 
 def _version() -> dict[str, Any]:
-    """Return the variables of PyTorch's version file, without importing PyTorch."""
+    """Return the variables of PyTorch's version.py without importing PyTorch, or raise BackendUnavailable."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())
@@ -506,8 +501,7 @@ def _version() -> dict[str, Any]:
 
 
 def _quiet() -> None:
-    """Set the environment before the import: waiting threads soon stop spinning, and float32 is not rounded to
-    TF32."""
+    """Set variables before the import, so that waiting threads soon stop spinning and nothing allows TF32."""
     set_up_threads()
     for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
         os.environ.pop(name, None)
@@ -565,8 +559,7 @@ _GPU_BLAS = {"cuda": "cublas", "rocm": "rocblas", "xpu": "onemkl", "metal": "mps
 
 
 def _blas(torch: Any, api: str) -> Blas:
-    """Return the BLAS of the device: on the CPU the one that PyTorch was built with, and the instruction set in
-    use."""
+    """Return the BLAS of the device. On the CPU `kernel` is the instruction set in use."""
     if api != "host":
         return Blas(library=_GPU_BLAS[api])
     text = torch.__config__.show()

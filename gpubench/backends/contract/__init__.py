@@ -1,13 +1,13 @@
 """The contract between a worker and a backend: a Backend opens a Session on one device.
 
 `Session` has the methods that every device needs. A method with a body is a default that a subclass may
-override. A feature of only some devices is a small protocol. A session that derives from the protocol has the
-feature, and the worker asks by `isinstance`. The worker sees no type and no exception of a vendor, since
+override. A feature of only some devices is a small protocol: a session with the feature derives from the
+protocol, and the worker asks by `isinstance`. The worker sees no type and no exception of a vendor, because
 sessions turn the errors of libraries into `errors.BackendError`.
 
-Buffers are opaque. A launch is idempotent: it reads its inputs and writes only its own output. A state is the
-exception: it is both input and output, and a repeated launch adds to it again. If an op has several outputs,
-`output` is a tuple of buffers.
+Buffers are opaque. A launch may be repeated: it reads its inputs and writes only its own output. A state is the
+exception: it is both input and output, and each launch adds to it. If an op has several outputs, `output` is a
+tuple of buffers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Work = Callable[[], None]
 
 
 class Launch:
-    """One prepared, repeatable execution."""
+    """A prepared execution, which can be repeated."""
 
-    # The buffer with the result after a run. The library implementation puts a new array there each time.
+    # The buffer with the result after a run. Each run of the library implementation puts a new array here.
     output: Buffer = None
     kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel; None: unknown
     kernel_name: str | None = None  # chosen candidate, if there was a choice
-    staging: Staging | None = None  # way in which the launch moves its data; None: that of the session
+    staging: Staging | None = None  # way in which the launch moves its data; None: the way of the session
 
 
 class Call(Launch):
@@ -69,37 +69,37 @@ class StageReading(NamedTuple):
     """The times of the steps of a chain."""
 
     steps_s: list[float]  # seconds of each step
-    span_s: float  # seconds from the begin of the first step to the end of the last
-    clock: StageClock  # clock that gave the times
+    span_s: float  # seconds from the beginning of the first step to the end of the last
+    clock: StageClock  # clock that measured the times
 
 
 class Recording(NamedTuple):
     """The time that the host takes to record and submit a launch."""
 
-    first_s: float  # seconds until the device has its first commands
-    whole_s: float  # seconds of all recording, also while the device works
+    first_s: float  # seconds until the first commands are submitted
+    whole_s: float  # seconds of all recording, including what the device's work hides
 
 
 class SideReading(NamedTuple):
     """The times of a chain that runs on one side."""
 
-    steps: StageReading  # times of its steps, with clock readings between them
-    whole_s: float  # seconds of the same chain with its wait, without readings
+    steps: StageReading  # times of its steps, from a run with clock readings between them
+    whole_s: float  # seconds of a run without such readings, including the wait
 
 
 class ReadyBuffers(NamedTuple):
-    """A source of buffers of one shape and dtype, which a caller looks up once instead of at every call."""
+    """A source of buffers of one shape and dtype. A caller looks it up once, and then gets buffers faster."""
 
     take: Callable[[], Buffer]  # returns a buffer that does not overlap any other
     give_back: Callable[[Buffer], None]  # returns a buffer to the source
 
 
 class Transfers:
-    """One way to move data between host and device. The default uses the session's own calls and pageable
+    """A way to move data between host and device. This default uses the session's own calls and pageable
     memory."""
 
     staging: Staging = "pageable"  # way in which data reaches the device
-    copies = False  # whether it has threads that copy between the caller's array and staging memory
+    copies = False  # whether threads of its own copy between the caller's array and staging memory
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -115,30 +115,29 @@ class Transfers:
 
     def use_threads(self, count: int | None) -> None:
         """Set the largest number of copying threads. None restores the usual number. The default does nothing,
-        since it has no such threads."""
+        because it has no copying threads."""
 
     def is_direct(self, host: Array) -> bool:
-        """Return whether the device copies this array by itself, so that the caller's thread is free meanwhile.
-        The default returns False."""
+        """Return whether the device copies this array by itself, while the caller's thread is free. The default
+        returns False."""
         return False
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy to a host array for which `is_direct` holds, in order with launches. The copy is
-        complete when the session's `sync` returns. The default raises NotImplementedError: whoever overrides
-        `is_direct` overrides this, too."""
+        """Enqueue a copy to a host array for which `is_direct` is true, in order with launches. The copy is
+        complete when the session's `sync` returns. A class that overrides `is_direct` must override this, too."""
         raise NotImplementedError
 
 
 class DeviceStream(ABC):
-    """One of several queues of a device, in which work is done in order, beside the work of other queues. Host
-    arrays come from `Session.host_array` for the tuned implementation. Nobody touches them until `wait`
+    """A queue of a device. Its work is done in order, at the same time as the work of other queues. Host arrays
+    come from `Session.host_array` for the tuned implementation. The caller must not touch them until `wait`
     returns."""
 
     staging: Staging = "pinned"  # way in which data reaches the device
 
     @abstractmethod
     def on(self) -> AbstractContextManager[Any]:
-        """Enqueue all work of the `with` block in this queue, and turn the vendor's errors into
+        """Enqueue the work of the `with` block in this queue, and turn the vendor's errors there into
         BackendError."""
 
     @abstractmethod
@@ -162,8 +161,8 @@ class DeviceStream(ABC):
 
 
 class HostMemory(ABC):
-    """Host memory of one kind in which a device can compute. A buffer belongs to the device, except while the
-    host holds it (`hold`)."""
+    """Host memory of one kind in which a device can compute. A buffer belongs to the device, except from `hold`
+    to `lend`."""
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
         """Return why the case cannot run in this memory, or None if it can. The default returns None."""
@@ -179,12 +178,12 @@ class HostMemory(ABC):
 
     @abstractmethod
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Take the buffers from the device, and return them as host arrays of bytes. Nothing runs on the device
-        meanwhile. `write` says whether the host will write to them."""
+        """Take the buffers from the device, and return them as host arrays of bytes. No launch may run until
+        `lend`. `write` says whether the host will write to the arrays."""
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Give the buffers back to the device. The host must not touch them afterwards. The default does
-        nothing, which is right if both may touch them at any time."""
+        """Give the buffers back to the device. After that the host must not touch them. The default does
+        nothing, which is right if host and device may touch the buffers at any time."""
 
     def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """Return a launch whose output lies in this memory. The default returns the session's launch, which
@@ -201,7 +200,7 @@ class HostMemory(ABC):
 
 class Links(ABC):
     """The links of a device group, which move data among its ranks. `copy`, `collect` and `average` enqueue
-    work on the ranks that take part; callers call these and `sync` inside `guard`."""
+    work on ranks. Call them and `sync` inside `guard`."""
 
     ranks: int  # number of ranks
     xp: Any  # array library of the buffers
@@ -219,8 +218,8 @@ class Links(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait until all ranks are done with copies and collectives. `average` is waited for by the
-        sessions."""
+        """Wait until all ranks are done with copies and collectives. For `average`, the `sync` of each session
+        waits."""
 
     @abstractmethod
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
@@ -243,9 +242,8 @@ class Links(ABC):
 
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
-        """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued.
-        `buffers` has a list of buffers for each rank. Raises Unsupported if the library for collectives is
-        missing."""
+        """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued. `buffers`
+        has a list of buffers for each rank. Raises Unsupported if the library for collectives is missing."""
 
     def clock(self) -> float:
         """Read the host clock in seconds. The default is `time.perf_counter`."""
@@ -257,8 +255,8 @@ class Links(ABC):
             return self.xp.full(count, float("nan"), dtype="float32")
 
     def fetch(self, array: Array) -> tuple[Any, Array]:
-        """Return a pair: an array library for the host, and the array in host memory. The default is for ranks
-        in host memory."""
+        """Return an array library for the host, and the array in host memory. The default is for ranks whose
+        arrays are in host memory already."""
         return self.xp, array
 
     def close(self) -> None:
@@ -266,20 +264,20 @@ class Links(ABC):
 
 
 class Session(ABC):
-    """One open device. A worker holds it as long as the worker lives."""
+    """One open device. A worker keeps it open until the worker ends."""
 
     device: Device  # open device
-    limits: Limits  # limits and features of the device, by which kernels choose tiles
+    limits: Limits  # limits and features of the device, which kernels take into account
     threads: int | None = None  # number of CPU threads that compute; None if no CPU takes part
     blas: Blas | None = None  # the BLAS that the library calls for matrix products; None if unknown
-    # The reason why the CPU is slower than it could be. None if there is no reason, or if no case was compiled
-    # yet.
+    # The reason why the CPU is slower than it could be, which may be found when the first case is compiled. None if
+    # there is no such reason.
     lacks: str | None = None
 
     @abstractmethod
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run here, or None if it can. It looks at declarations and limits, and
-        allocates no operands of the case."""
+        """Return why the case cannot run here, or None if it can. Only declarations, limits and small trials
+        decide: operands of the case are not allocated."""
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """Return a C-contiguous host array: in pageable memory for the library implementation, in the backend's
@@ -311,8 +309,8 @@ class Session(ABC):
         """Copy to the host, in order with launches. The copy is complete when this method returns."""
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Return the way to move data for this implementation, by default with `upload` and `download`.
-        `library` moves it as a user of the library does. `tuned` may stage it, and the time of staging counts.
+        """Return the way to move data for this implementation. `library` moves data as a user of the library
+        does. `tuned` may stage data, and the time of staging counts. The default uses `upload` and `download`.
         """
         return Transfers(self)
 
@@ -324,8 +322,8 @@ class Session(ABC):
 
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the case on these buffers, after all work that is not timed. If `output` is None,
-        each launch makes an output of its own. Raises BuildError, and DeviceOutOfMemory if scratch memory does
+        """Return a launch of the case on these buffers. All work that must not be timed is done here. If `output`
+        is None, each run makes a new output. Raises BuildError, and DeviceOutOfMemory if scratch memory does
         not fit."""
 
     @abstractmethod
@@ -343,22 +341,22 @@ class Session(ABC):
         self.sync()
 
     def view(self, array: Array) -> Buffer:
-        """Return a buffer that uses the memory of the array. It is called only on a CPU. The default returns
-        the array."""
+        """Return a buffer in the memory of the array. Only sessions of a CPU need it. The default returns the
+        array."""
         return array
 
     @property
     def home(self) -> Session:
-        """The session in whose memory weights lie: this one, or the device's own if the operands lie in host
-        memory."""
+        """The session whose memory holds the weights. If operands lie in host memory, it is the device's plain
+        session, otherwise this session."""
         return self
 
     def enter(self) -> None:
         """Prepare the calling thread to drive the device. The default does nothing."""
 
     def flush(self) -> None:
-        """Empty the device's caches. They are empty once `sync` has returned. The default uploads
-        UNKNOWN_CACHE_BYTES, which is more than usual caches hold."""
+        """Enqueue work that empties the device's caches. The default uploads UNKNOWN_CACHE_BYTES, which is more
+        than usual caches hold."""
         self.upload(*self._zeros)
 
     @functools.cached_property
@@ -368,15 +366,15 @@ class Session(ABC):
         return self.allocate(zeros.shape, "float32"), zeros
 
     def forget(self) -> None:
-        """Drop all references to the caller's objects at the end of a workload. The default does nothing."""
+        """Drop all references to the caller's arrays at the end of a workload. The default does nothing."""
 
     @abstractmethod
     def empty_launch(self) -> Launch:
-        """Return a launch that does no work but takes the same path as a real one."""
+        """Return a launch that does no work, but is enqueued in the same way as others."""
 
     def clock(self) -> float:
-        """Read the host clock in seconds. It is monotonic, and only differences count. A scripted device has a
-        clock of its own."""
+        """Read the host clock in seconds. It is monotonic, and only differences count. A scripted device
+        returns scripted time."""
         return time.perf_counter()
 
     @abstractmethod
@@ -385,9 +383,9 @@ class Session(ABC):
 
 
 class WrappedSession(Session):
-    """A session around another session, which drives the device or its GPU. It passes on the calls of
-    `host_array`, `run`, `sync`, `enter`, `forget`, `empty_launch`, `clock` and `close`. All other methods are
-    the defaults of `Session`, unless a subclass overrides them."""
+    """A session around an `inner` session, which drives the device or the GPU of a split. It passes on the calls
+    of `host_array`, `run`, `sync`, `enter`, `forget`, `empty_launch`, `clock` and `close`. Its other methods
+    are the defaults of `Session`, unless a subclass overrides them."""
 
     def __init__(self, inner: Session) -> None:
         self._inner, self.device, self.limits = inner, inner.device, inner.limits
@@ -428,14 +426,14 @@ class Backend(ABC):
     name: str  # name of the backend in options and ids
     implementations: tuple[Implementation, ...]  # implementations that the backend has
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # kinds of its devices, without software adapters
-    # tuned kernels that it brings, by the name of the op; they are preferred to the op's own
+    # tuned kernels that it brings, by the name of the op; they are preferred to the kernels of the op
     kernels: Mapping[str, tuple[Kernel, ...]] = {}
-    # The devices that the backend's name alone stands for, by the part of the id after the colon. They are
-    # measured only if the user names the backend. None means all devices, also in a run that names no backend.
+    # The devices that are measured if the user names the backend and no device; each is the part of an id after the
+    # colon. None means all devices, which are then also measured if the user names no backend.
     default_devices: tuple[str, ...] | None = None
-    # Backends that are preferred to this one on a GPU that both drive, unless the user names this one.
+    # Backends that are preferred to this backend on a GPU that both drive, unless the user names this backend.
     yields_to: tuple[str, ...] = ()
-    # Whether its sessions have a scripted clock, which the load of the machine does not affect.
+    # Whether its sessions have a scripted clock, so that the load of the machine has no effect.
     scripted_time: bool = False
     device_groups: tuple[str, ...] = ()  # words that name device groups, in addition to lists of ordinals
 
@@ -446,13 +444,13 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Import the library and open one device for `threads` CPU threads (None: one for each usable CPU).
-        `autotune` says whether kernels are chosen by trials; without it they are the default ones. Raises
-        BackendUnavailable."""
+        """Import the library and open one device. `threads` is the number of CPU threads; None means one for
+        each usable CPU. `autotune` says whether trials choose the kernels; otherwise they are the default ones.
+        Raises BackendUnavailable."""
 
     def host_devices(self) -> list[Device]:
-        """List the CPUs among `devices`, for a run that takes GPUs from another backend. The default returns
-        all devices; a backend whose `devices` imports the library overrides it. Raises BackendUnavailable."""
+        """List the devices for a run that needs only CPUs of this backend. The default lists all devices. Override
+        it if CPUs can be listed without importing the library. Raises BackendUnavailable."""
         return self.devices()
 
     def members(
@@ -463,23 +461,23 @@ class Backend(ABC):
         return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
 
     def preload(self) -> None:
-        """Import the modules that `open` needs, without touching a device, because the users of the GPUs are
+        """Import the modules that `open` needs. It must not touch a device, because the processes on the GPUs are
         listed next. Raises nothing, because `open` reports the errors. The default does nothing."""
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """A backend that reads the clocks and the users of GPUs that have neither a UUID nor a PCI address."""
+    """A backend that reads the clocks of its GPUs, and which programs use them. It is asked for GPUs that have
+    neither a UUID nor a PCI address."""
 
     @abstractmethod
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Return a function that reads a GPU now, as a mapping with some of the fields of `monitor.Reading`:
-        clock_hz, memory_clock_hz, temperature_c, power_w, energy_j and throttle."""
+        """Return a function that reads a GPU. Its results have any of these fields of `monitor.Reading`: clock_hz,
+        memory_clock_hz, temperature_c, power_w, energy_j and throttle."""
 
     @abstractmethod
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Return how other programs use a GPU: the fields of `monitor.Users` that are not 0, by name. The result
-        is empty if none uses it."""
+        """Return how other programs use a GPU: the fields of `monitor.Users` that are not 0, by name."""
 
 
 @runtime_checkable
@@ -493,5 +491,5 @@ class Joins(Protocol):
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among the devices of these ordinals. `word` is the end of the device group's id, if
-        that is one of `Backend.device_groups`. Raises BackendUnavailable."""
+        """Return the links among the devices of these ordinals. `word` is the name of the device group, if it is
+        one of `Backend.device_groups`, otherwise "". Raises BackendUnavailable."""

@@ -31,8 +31,8 @@ class LaunchClock(Protocol):
 
     @abstractmethod
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device's seconds for `repeat` launches together. Returns None if there is no clock, or if
-        it failed this time. If `cold` is true, the device's caches are emptied before the first launch."""
+        """Return the device's seconds for all `repeat` launches. Returns None if there is no clock, or if it
+        failed this time. If `cold` is true, the device's caches are emptied before the first launch."""
 
 
 @runtime_checkable
@@ -41,8 +41,8 @@ class CoreClock(Protocol):
 
     @abstractmethod
     def core_hz(self) -> float | None:
-        """Return the cycles per second right after all enqueued work. The count must take much less than a
-        millisecond, before the clock changes. Returns None if the counters do not advance."""
+        """Return the cycles per second right after all enqueued work. Counting must take much less than a
+        millisecond, so that the clock does not change. Returns None if the counters do not advance."""
 
 
 # ---------------------------------------------------------------- memory
@@ -98,8 +98,8 @@ class ComparesBuffers(Protocol):
 
     @abstractmethod
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the buffer in new memory of the device, or None if the session offers none. Without
-        a copy, outputs are compared with the reference on the host. Raises DeviceOutOfMemory."""
+        """Return a copy of the buffer in new memory of the device. Returns None if the session makes no copies;
+        then outputs are compared with the reference on the host. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
@@ -109,13 +109,13 @@ class ComparesBuffers(Protocol):
 
 @runtime_checkable
 class JudgesBlocks(Protocol):
-    """A session on the CPU with compiled code for the check of outputs."""
+    """A session on the CPU that can check outputs with compiled code."""
 
     @abstractmethod
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of `got`, for `backends.shared.reference.judge`. An element's
-        error is |got - want| / max(scale, smallest), with |want| for a `scale` of None. Returns None if
-        compiled code cannot read these arrays."""
+        """Return the largest error of each block of `BLOCK` elements, for `backends.shared.reference.judge`. The
+        error of an element is |got - want| / max(scale, smallest), where a `scale` of None means |want|.
+        Returns None if compiled code cannot read these arrays."""
 
 
 @runtime_checkable
@@ -147,7 +147,7 @@ class Foresees(Protocol):
     @abstractmethod
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
         """Import and compile what the tuned implementations of these ops need, while other devices open.
-        Returns the seconds of work that need not be done again on this machine."""
+        Returns the seconds of work that later runs on this machine need not repeat."""
 
 
 @runtime_checkable
@@ -156,7 +156,7 @@ class Tunes(Protocol):
 
     @abstractmethod
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the candidate of the case before `compile`: a remembered one, else the winner of trials of
+        """Choose the candidate that `compile` will use for the case: a remembered one, or the winner of trials of
         limited time, if trials are allowed. Without a choice `compile` uses the default."""
 
 
@@ -205,17 +205,17 @@ class TimesStages(Protocol):
 
     @abstractmethod
     def stage_times(self, steps: Steps) -> StageReading | None:
-        """Run the steps of a chain once, in order, with clock readings between them, and wait. Returns None if
-        the clock failed this time."""
+        """Run the steps of a chain once, in order, with clock readings between them. Wait, and return the times.
+        Returns None if the clock failed this time."""
 
 
 @runtime_checkable
 class Records(Protocol):
-    """A device for which the host records the commands of every call again."""
+    """A device whose commands the host records anew for every call."""
 
     @abstractmethod
     def recording(self, launch: Any) -> Recording:
-        """Do a launch without its steps on the host, wait, and return the seconds of recording."""
+        """Do a launch, without its steps on the host, and wait. Return the seconds of recording its commands."""
 
 
 @runtime_checkable
@@ -252,13 +252,13 @@ class Splits(Protocol):
 
     @abstractmethod
     def pieces(self, case: Case) -> int | OnePiece | None:
-        """Return in how many pieces a call that copies moves the GPU's share, or why it moves in one piece.
+        """Return in how many pieces a call that copies moves the GPU's share, or why it does not use pieces.
         Returns None if this was not decided yet."""
 
     @abstractmethod
     def for_op(self, op: Op) -> Session:
-        """Return the session that runs the op: for a workload, a session that assigns the stages to the two
-        sides; otherwise this one."""
+        """Return the session that runs the op. For a workload, it assigns the stages to the two sides; for any
+        other op, it is this session."""
 
 
 @runtime_checkable
@@ -267,9 +267,12 @@ class TimesSides(Protocol):
 
     @abstractmethod
     def sides(self, launch: Any, launches: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of each part of a split or a device group, from `launches` in a row. A
-        split has `cpu_alone_s`, `gpu_alone_s`, and `cpu_beside_s` while both work; with `host_output` the GPU's
-        data is copied in and out. A device group has `rankN_s`: rank N alone, with its data on the device."""
+        """Return the seconds per launch of each part of a split or a device group, from `launches` in a row.
+
+        - A split has `cpu_alone_s`, `gpu_alone_s`, and `cpu_beside_s`: the CPU while the GPU works, too. With
+          `host_output`, the GPU's data is copied in and out.
+        - A device group has `rankN_s`: rank N alone, with its data on the device.
+        """
 
 
 @runtime_checkable
@@ -292,12 +295,12 @@ class CpuThreads(Protocol):
 
 @runtime_checkable
 class ScriptedPair(Protocol):
-    """A device with a scripted clock that can be the GPU of a split."""
+    """The GPU of a split, with a scripted clock."""
 
     @abstractmethod
     def both(self, aside: Work, here: Work) -> None:
-        """Run both functions one after the other, but let them begin at the same time on the scripted clock, as
-        on two devices."""
+        """Run both functions, one after the other. On the scripted clock they begin at the same time, as on two
+        devices."""
 
     @abstractmethod
     def cpu_beside(self) -> Session:

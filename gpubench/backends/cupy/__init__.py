@@ -1,9 +1,9 @@
-"""CuPy: NVIDIA's GPUs through CUDA, and AMD's GPUs through HIP if CuPy was built for ROCm (library
-implementation only).
+"""CuPy: NVIDIA's GPUs through CUDA, or AMD's GPUs through HIP if CuPy was built for ROCm. HIP has only the library
+implementation.
 
 The library implementation is the array expression on CuPy arrays. The tuned implementation is the op's CUDA
-kernel, compiled by NVRTC. The device clock is a pair of CUDA events. The timed launches are queued behind a
-spinning kernel that lasts longer than enqueueing them, so that no host time is measured.
+kernel, compiled by NVRTC. The device clock is a pair of CUDA events. Timed launches are queued behind a spinning
+kernel that lasts longer than the host needs to enqueue them, so that no host time is measured.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CupySession(
     protocols.Chains,
     protocols.TimesStages,
 ):
-    """One CUDA device, with the default stream and CuPy's memory pool, as a user of CuPy has it."""
+    """A session on one device, with the default stream and CuPy's memory pool, as a user of CuPy has them."""
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
@@ -95,14 +95,14 @@ class CupySession(
 
         self._cupy, self._ordinal = cupy, ordinal
         self._on_hip = device.api == HIP
-        # First, because the calls below would otherwise open a context on device 0.
+        # This is first, because the calls below would otherwise open a context on device 0.
         self.enter()
         self.device = device
         self.blas = _blas(cupy, device)
         with vendor_errors():
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
             flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
-            # Both kernels read a register of NVIDIA's, so other devices have no clock.
+            # The kernels read a register that only NVIDIA's GPUs have, so other GPUs have no clock.
             module = None if self._on_hip else cupy.RawModule(code=SPIN + COUNT)
             self._nothing = module and module.get_function("nothing")
             self._clock = EventClock(cupy, module and module.get_function("spin"), flush_bytes)
@@ -111,7 +111,7 @@ class CupySession(
             self._compare = cupy.ElementwiseKernel(
                 "T x, T y", "raw bool differ", "if (x != y) differ[0] = true"
             )
-            # Waiting for this one puts the thread to sleep; the stream's own wait spins on a core.
+            # Waiting for this event puts the thread to sleep. The wait for a stream spins on a core.
             self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
             self.sync()
         memory = int(properties["totalGlobalMem"])
@@ -129,7 +129,7 @@ class CupySession(
             clusters=int(properties["major"]) >= 9 and not self._on_hip,
         )
         self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
-        # Why an expression does not stay in bfloat16, by the op and the params at which it was tried.
+        # The reason why an expression does not stay in bfloat16, or "", by the op and the params of the trial.
         self._other_dtypes: dict[tuple[object, ...], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
         self._graphs = CudaGraphs(cupy)
@@ -138,7 +138,6 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why this device cannot run the case, or None if it can."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -159,8 +158,7 @@ class CupySession(
         return Unsupported(why, reason="no-dtype") if why else None
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return a page-locked array for the tuned implementation, and a pageable NumPy array for the library
-        one, as a user of CuPy has it."""
+        """Return a page-locked array for the tuned implementation, otherwise a pageable NumPy array."""
         import numpy as np
 
         if implementation == "library":
@@ -169,8 +167,7 @@ class CupySession(
             return self._pinned.array(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return an idle array of that shape, or a new one from CuPy's pool if there is none. Raises
-        DeviceOutOfMemory."""
+        """Return an idle array of this shape and dtype, or a new one from CuPy's pool. Raises DeviceOutOfMemory."""
         return self._pool.ready((shape, dtype)).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -214,7 +211,7 @@ class CupySession(
         with vendor_errors():
             if buffer.dtype == host.dtype:
                 buffer.get(out=host, blocking=True)
-            else:  # a user's function may return another one: where(x > 0, 1, 0) holds integers
+            else:  # a user's function may return another dtype: where(x > 0, 1, 0) has integers
                 host[...] = buffer.get()
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
@@ -241,8 +238,8 @@ class CupySession(
         return buffer[: math.prod(shape)].reshape(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """Return a launch of the case's library call if `output` is None, else of the op's CUDA program. On
-        ROCm, which has no CUDA programs, the result of the library call is copied to `output`. Raises
+        """Return a launch of the op's CUDA program, or of its library call if the case is one and `output` is None.
+        ROCm has no CUDA programs, so there the result of the library call is copied to `output`. Raises
         BuildError, and DeviceOutOfMemory if scratch memory does not fit."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
@@ -259,15 +256,15 @@ class CupySession(
             )
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
-        """Return one launch of all steps: a CUDA graph if possible, otherwise the launches in order."""
+        """Return one launch of all steps: a CUDA graph if possible, otherwise all launches in order."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
 
     def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time the stages by events between them, and steps on the host by the host's clock. With HIP each step
-        is timed with a wait."""
+        """Time the steps by events between them, and steps on the host by the host's clock. With HIP the host's
+        clock times each step with its wait."""
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
             return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)
@@ -290,27 +287,28 @@ class CupySession(
             self._asleep.synchronize()
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of `repeat` launches between two events, without host time. `cold` flushes
-        the caches first. Returns None on ROCm, where host time cannot be excluded."""
+        """Return the device seconds of `repeat` launches between two events, without host time. With `cold`, the
+        caches are emptied first. Returns None on ROCm, where host time cannot be excluded."""
         if self._on_hip:
             return None
         with vendor_errors():
             return self._clock.time(launch, repeat, cold=cold)
 
     def core_hz(self) -> float | None:
-        """Return the cycles of one SM per second, after all enqueued work, or None if there is no such counter."""
+        """Return the cycles per second of one multiprocessor after all enqueued work, or None if they cannot be
+        counted."""
         if self._cycles is None:
             return None
         with vendor_errors():
             return self._cycles.hertz()
 
     def empty_launch(self) -> CudaLaunch:
-        if self._nothing is None:  # one element is set, the least that a kernel does
+        if self._nothing is None:  # setting one element is the least work of a kernel
             return CudaLaunch(partial(self.allocate((1,), "float32").fill, 0))
         return CudaLaunch(partial(self._nothing, (1,), (1,), ()))
 
     def flush(self) -> None:
-        """Overwrite twice as many bytes as the L2 cache holds."""
+        """Overwrite a buffer twice as large as the L2 cache."""
         with vendor_errors():
             self._clock.write_over_the_caches()
 
@@ -336,7 +334,7 @@ def no_cuda(op: Op, case: Case) -> Unsupported | None:
 
 
 def no_bfloat16(cupy: str, numpy: str) -> str:
-    """Return why these versions have no bfloat16 arrays, or an empty string if they have.
+    """Return why these versions of CuPy and NumPy have no bfloat16 arrays, or "" if they have.
 
     Source: CuPy's upgrade guide. bfloat16 came with CuPy 14, through ml_dtypes, for NumPy 2.1.2 and later.
     """
@@ -348,8 +346,8 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
 
 
 def no_expression(cupy: Any, op: Op, dtype: Dtype, params: Params) -> str:
-    """Return why the op's expression does not stay in the dtype, or an empty string if it does. It is tried
-    with arrays of zeros."""
+    """Try the op's expression with arrays of zeros. Return why its results are not in the dtype, or "" if they
+    are."""
     kind = host_dtype(dtype)
     # CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in
     # bfloat16.
@@ -436,7 +434,7 @@ class CupyBackend(Backend, Joins):
 
 def _import_cupy() -> Any:
     pin_off()
-    # Several threads copy in one stream, in the order of what is launched: not each in one of its own.
+    # Several threads copy in one stream, in order with launches. Without this, each thread would have its own stream.
     os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
     try:
         import cupy
@@ -446,8 +444,8 @@ def _import_cupy() -> Any:
 
 
 def whole_uuid(raw: object) -> str | None:
-    """Return the UUID's 16 bytes in hexadecimal, or None if there are fewer. CuPy reads the UUID as a text,
-    which ends at the first zero byte. A device without a whole UUID is identified by its PCI address."""
+    """Return the 16 bytes of a UUID in hexadecimal, or None if there are fewer. CuPy cuts a UUID at its first zero
+    byte. A device without a whole UUID is identified by its PCI address."""
     return bytes(raw[:16]).hex() if isinstance(raw, (bytes, bytearray)) and len(raw) >= 16 else None
 
 
@@ -499,20 +497,19 @@ def _driver_text(number: int, *, hip: bool) -> str:
 # cudaDeviceAttr (CUDA runtime API).
 CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 13, 16, 36, 37
 DATA_RATE = 2  # transfers per period of the memory clock as the driver counts it
-# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions). Only devices that
-# never run faster than the clock that CUDA reports are listed: desktop cards may, and newer devices may use
-# other units for float32 products. A peak that is too low would refuse true results.
+# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions). Desktop cards are not
+# listed, because they may run faster than the clock that CUDA reports. Newer devices may use other units for
+# float32 products. With a peak that is too low, true results would count as implausible.
 FLOAT32_UNITS = {(6, 0): 64, (8, 0): 64, (9, 0): 128}
-# Boards that share the CPU's memory. The bus that CUDA reports for them is not that of their memory.
+# Boards that share the CPU's memory. The bus that CUDA reports for them is not the bus of their memory.
 BOARDS = {(5, 3), (6, 2), (7, 2), (8, 7)}
 SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 
 def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
     """Return the peaks of the device's memory in bytes/s and of its float32 arithmetic in FLOP/s, without
-    tensor cores. `attribute` returns a cudaDeviceAttr, or 0 if it is unknown; `capability` is (major, minor). A
+    tensor cores. `attribute` returns a cudaDeviceAttr, or 0 if it is unknown. `capability` is (major, minor). A
     peak that cannot be computed is missing."""
-    # Such boards share the CPU's memory.
     bus = 0 if capability in BOARDS else attribute(MEMORY_BUS_BITS)
     bytes_per_s = DATA_RATE * attribute(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
     units = FLOAT32_UNITS.get(capability, 0) * attribute(MULTIPROCESSORS)

@@ -1,10 +1,12 @@
-"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy; library calls in TF32; chains; and their
-clocks.
+"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy, library calls in TF32, and chains. Also the
+clocks of launches.
 
-RawModule is not used, because it adds -ftz=true to all options, which turns numbers below 1.2e-38 into 0.
+Kernels of ops are not compiled by RawModule, because it adds -ftz=true to all options, which turns numbers below
+1.2e-38 into 0.
 
-Two events around the launches time them. A spinning kernel goes first, so that no host time is measured. One
-multiprocessor counts its cycles against the global timer, which gives its clock right after the last launch.
+Two events around launches time them. A spinning kernel is enqueued first, so that no host time is measured. One
+multiprocessor counts its cycles during a span of the global timer, which gives the clock right after the last
+launch.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram,
 from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.result.case import Case
 
-# Words in errors that mean a lack of memory, which may also occur at a launch.
+# Words in errors of allocations and launches that mean a lack of memory.
 _OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
 
 
@@ -52,15 +54,15 @@ def vendor_errors() -> Iterator[None]:
         raise DeviceLost(str(error)) from error
 
 
-# A stream holds 1024 launches; the next one makes the host wait for the device (H200: empty launches take 1.40 us each
+# A stream can queue 1024 launches. With more, the host waits for the device (H200: an empty launch takes 1.40 us with
 # up to 1024 of them, and 2.24 us with 2048).
 MOST_QUEUED = 1000
 
 
 class CudaLaunch(Call):
-    """A prepared call. `output` has the result of the last call, and `queued` is the number of launches that
-    fit into the stream, as far as known. `steps` are the kernels and products that a call enqueues, or None if
-    a library decides."""
+    """A prepared call. `output` has the result of the last call. `queued` is the number of launches that fit into
+    the stream, as far as known. `steps` are the kernels and products that a call enqueues; None means that a
+    library decides."""
 
     def __init__(
         self,
@@ -74,8 +76,7 @@ class CudaLaunch(Call):
 
 
 class CudaPrograms:
-    """The compiled programs of one session. To compile a case again with other buffers only binds these
-    buffers."""
+    """The compiled programs of one session. Each program is compiled once, and then bound to any buffers."""
 
     def __init__(self, cupy: Any, limits: Limits) -> None:
         self._cupy = cupy
@@ -84,8 +85,8 @@ class CudaPrograms:
         self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """Return the case's CUDA kernel bound to these buffers. Raises Unsupported if it exceeds a limit of the
-        device, and BuildError with NVRTC's text."""
+        """Return a launch of the case's CUDA kernel on these buffers. Raises Unsupported if the kernel exceeds a
+        limit of the device, and BuildError with NVRTC's text if it does not compile."""
         program, functions, digest = self._program(op, case)
         buffers = named_buffers(op, inputs, output)
         for name, size in program.scratch.items():
@@ -105,9 +106,9 @@ class CudaPrograms:
         return CudaLaunch(call, digest, steps)
 
     def build(self, cases: Sequence[tuple[Op, Case]], enter: Callable[[], None]) -> None:
-        """Compile the programs of these cases that are missing, with one thread for each usable CPU. Each thread
-        calls `enter` first, to make the device current. Raises Unsupported if a kernel exceeds a limit of the
-        device, and BuildError if one does not compile."""
+        """Compile the missing programs of these cases, with one thread for each usable CPU. Each thread calls
+        `enter` first, to make the device current. Raises Unsupported if a kernel exceeds a limit of the device,
+        and BuildError if a kernel does not compile."""
         programs = {(case.workload, case.variant): partial(self._make, op, case) for op, case in cases}
         passes = [step for key, made in programs.items() if key not in self._built for step in made().passes]
         missing = {
@@ -125,7 +126,7 @@ class CudaPrograms:
                 self._load(step, binary)
 
     def _make(self, op: Op, case: Case) -> CudaProgram:
-        # A stage runs cuBLAS's product as a program, although a whole case has it as its library call.
+        # A stage runs the product of cuBLAS as a program, but for a whole case that product is the library call.
         kernel = op.kernel(case.backend, case.dtype, case.variant) or tuned_kernel(op, case)
         program: CudaProgram = kernel.build(case.params, case.dtype, self._limits)
         return program
@@ -171,7 +172,7 @@ def _text(step: CudaPass) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
-    """Return the arguments of the kernel: buffers by name, and integers as 64-bit integers."""
+    """Return the arguments of the kernel: the buffers for names, and 64-bit integers for numbers."""
     import numpy as np
 
     return tuple(buffers[a] if isinstance(a, str) else np.int64(a) for a in step.arguments)
@@ -179,14 +180,14 @@ def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------- products
 
-# cudaDataType_t of the elements, and cublasComputeType_t of the sums: halves are added in float32.
+# cudaDataType_t of the elements, and cublasComputeType_t of the sums. Both 16-bit types are added in float32.
 _CUDA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _COMPUTE_32F, _COMPUTE_64F = 68, 70
 
 
 class CublasProduct:
-    """A call of cuBLAS, which stores matrices by columns. Our C = A B, stored by rows, is C^T = B^T A^T for
-    cuBLAS.
+    """A call of cuBLAS, which expects matrices stored by columns. For cuBLAS, our C = A B, stored by rows, is
+    C^T = B^T A^T.
 
     `arguments` are the arguments of cublasGemmStridedBatchedEx if `batched` is true, otherwise of cublasGemmEx.
     """
@@ -198,7 +199,7 @@ class CublasProduct:
         wide, kind = dtype == "float64", _CUDA_TYPES[dtype]
         alpha, beta = (np.array(value, np.float64 if wide else np.float32) for value in (1, 0))
         a, b, out = (buffers[name] for name in (step.a, step.b, step.out))
-        self._held = (alpha, beta, a, b, out)  # cuBLAS has their addresses only
+        self._held = (alpha, beta, a, b, out)  # the arguments contain only their addresses
         sums, algorithm = _COMPUTE_64F if wide else _COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
         sides = (handle, int(step.tb), int(step.ta), step.n, step.m, step.k, alpha.ctypes.data)
         of_b = (b.data.ptr, kind, step.k if step.tb else step.n)
@@ -221,16 +222,17 @@ class CublasProduct:
 
 # ---------------------------------------------------------------- chains
 #
-# Launches in a row become one CUDA graph: the driver launches all of it in one call.
+# Launches in a row become one CUDA graph, which the driver launches in one call.
 #
-# A launch through CuPy costs the host 5 to 10 us, more than most stages of a small workload take on the device. The
-# graph is captured at the chain's first call, so what the gate checks is what is timed, and its kernels do not run
-# while they are captured, so a stage that adds to its state adds once.
+# A launch through CuPy takes the host 5 to 10 us, more than most stages of a small workload take on the device. The
+# graph is captured at the chain's first call, so the correctness gate checks what is timed. Kernels do not run while
+# they are captured, so a stage that adds to its state adds once.
 #
-# CuPy refuses to call cuBLAS while a stream captures. cuBLAS allows it (its documentation, section CUDA graphs), given
-# a workspace of ours; so a captured product calls the library that CuPy has loaded, past CuPy.
+# CuPy refuses to call cuBLAS while a stream captures. cuBLAS allows it (its documentation, section CUDA graphs), if it
+# gets a workspace. So a captured product calls the library that CuPy has loaded directly.
 
-# What cuBLAS gives itself on Hopper (its documentation, cublasSetWorkspace); with less it might choose other kernels.
+# The workspace that cuBLAS allocates on Hopper (its documentation, cublasSetWorkspace). With a smaller one it might
+# choose other kernels.
 WORKSPACE_BYTES = 32 << 20
 # A graph of a single launch is slower than the launch itself.
 FEWEST = 2
@@ -242,8 +244,8 @@ _BATCHED = (*_SIDES, _P, _I, _I, _L, _P, _I, _I, _L, _P, _P, _I, _I, _L, _I, _I,
 
 
 class CapturedCublas:
-    """The functions of the loaded cuBLAS that a capture needs, with their workspace. Raises OSError if the
-    library does not load."""
+    """The functions of cuBLAS that a capture needs, and their workspace. Raises OSError if the library cannot be
+    loaded."""
 
     def __init__(self, cupy: Any) -> None:
         cublas, self._handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
@@ -258,7 +260,7 @@ class CapturedCublas:
         self._gemm.argtypes, self._batched.argtypes = _GEMM, _BATCHED
 
     def begin(self, stream: int) -> None:
-        """Send products to this stream from now on, until the next call of CuPy sets its own stream."""
+        """Send products to this stream from now on, until CuPy's next call of cuBLAS sets CuPy's stream."""
         self._check(self._set_stream(self._handle, stream))
         self._check(self._set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES))
 
@@ -271,16 +273,16 @@ class CapturedCublas:
 
 
 class CudaGraphs:
-    """Makes the chains of a session. Their products share one workspace, because chains run one after the
-    other."""
+    """Makes CUDA graphs of the chains of a session. Their products share one workspace, because chains run one
+    after the other."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """Return the launches as one graph, or None if they are fewer than `FEWEST`, or if one is a library
-        call."""
+        """Return the launches as one graph, or None if there are fewer than `FEWEST` of them, or if one of them is
+        a library call."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
         # A library call may allocate memory, which is impossible in a graph.
         if len(own) < FEWEST or not all(
@@ -307,7 +309,7 @@ class CudaGraphs:
                     else:
                         step()
             except Exception:
-                with contextlib.suppress(Exception):  # what was captured is lost, and the stream is free again
+                with contextlib.suppress(Exception):  # the capture is dropped, and the stream is free again
                     stream.end_capture()
                 raise
             return stream.end_capture()
@@ -335,7 +337,7 @@ class CudaGraph(CudaLaunch):
     def _capture(self) -> Callable[[], None]:
         try:
             graph = self._graphs.capture([step for launch in self._own for step in launch.steps or ()])
-        except Exception:  # a driver, a virtual GPU or a build of cuBLAS that cannot
+        except Exception:  # a driver, a virtual GPU or a build of cuBLAS that cannot capture
 
             def one_by_one() -> None:
                 for launch in self._own:
@@ -348,21 +350,21 @@ class CudaGraph(CudaLaunch):
 
 # ---------------------------------------------------------------- TF32
 #
-# Float32 inputs rounded to 10 bits of mantissa for the tensor cores. Off unless a case asks for it.
+# Float32 inputs are rounded to 10 bits of mantissa for the tensor cores, only if a case asks for it.
 
-# cublasMath_t: CUBLAS_TF32_TENSOR_OP_MATH, which CuPy has no name for.
+# cublasMath_t: CUBLAS_TF32_TENSOR_OP_MATH, for which CuPy has no name.
 _MATH_TF32 = 3
 
 
 def pin_off() -> None:
-    """Switch TF32 off, whatever the user's environment says. Call it before CuPy and cuBLAS are loaded, since
-    they read the variables then."""
+    """Switch TF32 off, whatever the user's environment says. Call this before CuPy and cuBLAS are loaded, which
+    read the variables then."""
     os.environ["CUPY_TF32"] = "0"
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
 
 
 def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a call during which cuBLAS may round float32 inputs to TF32. The mode is reset afterwards."""
+    """Return a function that makes the call with cuBLAS allowed to round float32 inputs to TF32."""
     cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
 
     def launch() -> Any:
@@ -385,19 +387,19 @@ extern "C" __global__ void spin(long long nanoseconds) {
 }
 extern "C" __global__ void nothing() {}
 """
-# Longest wait that is put in front of queued launches: far below a watchdog.
+# Longest wait before queued launches, far shorter than a watchdog allows.
 LONGEST_DELAY_S = 0.1
-LAUNCH_S = 10e-6  # host time of one launch before any was seen (CuPy: 5 to 15 us)
+LAUNCH_S = 10e-6  # first guess of the host time of a launch (CuPy: 5 to 15 us)
 SPARE_S = 50e-6
-# How many calls, each followed by an event, are queued together, and the host time of one. The stream holds
-# 1024 entries, and a call may be several kernels.
+# How many calls, each followed by an event, are queued together, and the host time of such a call. The stream can
+# queue 1024 entries, and a call may be several kernels.
 PORTION = 200
 STEP_S = 25e-6
 
 
 class EventClock:
-    """A clock that reads the device seconds of launches on the current stream. `spin` is the kernel of `SPIN`,
-    and `flush_bytes` is the number of bytes to write to empty the caches."""
+    """Measures the device seconds of launches on the current stream. `spin` is the kernel of `SPIN`. Writing
+    `flush_bytes` bytes empties the caches."""
 
     def __init__(
         self, cupy: Any, spin: Any, flush_bytes: int, *, now: Callable[[], float] = time.perf_counter
@@ -409,8 +411,8 @@ class EventClock:
         self._launch_s = LAUNCH_S
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float:
-        """Return the seconds between two events around `repeat` launches, without host time; `cold` overwrites
-        the caches first."""
+        """Return the seconds between two events around `repeat` launches, without host time. With `cold`, the
+        caches are emptied first."""
         total, rest = 0.0, repeat
         while rest:
             # Once the stream is full, the host waits for the device at every launch, and its time would be
@@ -424,7 +426,7 @@ class EventClock:
         return total
 
     def each(self, calls: Sequence[CudaLaunch]) -> StageReading:
-        """Return the seconds of each call, by events between the calls. Calls are queued in portions, so that
+        """Return the seconds of each call, by events between the calls. The calls are queued in portions, so that
         no host time is measured."""
         seconds: list[float] = []
         for start in range(0, len(calls), PORTION):
@@ -450,7 +452,7 @@ class EventClock:
             delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
 
     def _delay(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
-        """Enqueue a delay, `begin` and the work of `enqueue`; return the host's seconds in `enqueue`."""
+        """Enqueue a delay and the event `begin`, then call `enqueue`. Return the host's seconds in `enqueue`."""
         import numpy as np
 
         self._cupy.cuda.get_current_stream().synchronize()
@@ -467,7 +469,7 @@ class EventClock:
         self._flush = None
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
-        """Return the seconds of `count` launches, and whether all were queued before the first began."""
+        """Return the seconds of `count` launches, and whether all of them were queued before the first began."""
         begin, end = self._events
         delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
 
@@ -490,14 +492,14 @@ class EventClock:
             delay_s, before_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S), host_s
 
     def write_over_the_caches(self) -> None:
-        """Enqueue a write of `flush_bytes` bytes, which empties the caches."""
+        """Enqueue the write that empties the caches."""
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)
 
 
-# The global timer advances in steps, of 32 ns to 1 us by the device: the count begins with one step and ends
-# with another, so that its length is exact whatever they are.
+# The global timer advances in steps, of 32 ns to 1 us depending on the device. The count begins and ends with a step,
+# so that its length is exact.
 COUNT = r"""
 __device__ unsigned long long global_timer() {
     unsigned long long now;
@@ -513,19 +515,19 @@ extern "C" __global__ void count(unsigned long long nanoseconds, unsigned long l
     elapsed[1] = clock64() - first;
 }
 """
-# Reading the timer takes below 0.1 us, at each end: 0.1 % of this.
+# Reading the timer takes less than 0.1 us at each end, 0.1 % of this span.
 SPAN_NS = 100_000
-# Clocks outside this range do not exist. They show that the counters of a virtual GPU are not those of the
-# device.
+# Clocks outside this range do not exist. They mean that the counters of a virtual GPU are not the device's.
 PLAUSIBLE_HZ = (1e7, 1e11)
 
 
 class CycleCounter:
-    """Counts the cycles of one SM per second, on the current stream. `kernel` is the kernel of `COUNT`."""
+    """Counts the cycles per second of one multiprocessor, on the current stream. `kernel` is the kernel of
+    `COUNT`."""
 
     def __init__(self, cupy: Any, kernel: Any) -> None:
         self._kernel = kernel
-        # Taken before any workload: a device that one has filled has no room left for sixteen bytes.
+        # Allocated before any workload, which may leave no room for sixteen bytes.
         self._elapsed: Any = cupy.zeros(2, cupy.uint64)
 
     def hertz(self) -> float | None:

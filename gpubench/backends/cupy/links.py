@@ -22,7 +22,7 @@ from gpubench.kernels.contract.op import Array
 # Constants of nccl.h.
 FLOAT32, SUM, AVERAGE = 7, 0, 4
 TYPES = {"float16": 6, "float32": FLOAT32, "float64": 8, "bfloat16": 9}
-# The call of each collective, and its arguments after the type: an operation, or the rank that sends.
+# For each collective: NCCL's call, and its argument after the type, an operation or the rank that sends.
 CALLS: dict[str, tuple[Any, ...]] = {
     "allreduce": ("allReduce", SUM), "reducescatter": ("reduceScatter", SUM), "allgather": ("allGather",),
     "broadcast": ("broadcast", 0),
@@ -30,8 +30,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 
 class CudaLinks(Links):
-    """The links among CUDA devices, with one stream per device. NCCL is started by the first collective,
-    because a plain copy does not need it."""
+    """The links among CUDA devices, with one stream per device. The first collective starts NCCL, because plain
+    copies do not need it."""
 
     def __init__(self, cupy: Any, ordinals: Sequence[int]) -> None:
         self.xp, self.ranks = cupy, len(ordinals)
@@ -82,7 +82,7 @@ class CudaLinks(Links):
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
         """Enqueue the calls of all ranks as one NCCL group."""
         nccl, communicators = self._join()
-        # Outside a group the first rank would wait for the others for ever. No device is made current: a
+        # Without a group the first rank would wait for the others for ever. No device is made current, because a
         # communicator knows its device, and the switch would take longer than the call.
         nccl.groupStart()
         try:
@@ -96,15 +96,15 @@ class CudaLinks(Links):
                         communicator.recv(target.data.ptr + at, part, FLOAT32, other, stream)
                 else:
                     call, *more = CALLS[name]
-                    # The count is that of a rank's share if one of the two arrays holds all shares.
+                    # If one of the two arrays has the shares of all ranks, NCCL expects the size of one share.
                     count = min(source.size, target.size)
                     getattr(communicator, call)(source.data.ptr, target.data.ptr, count, FLOAT32, *more, stream)
         finally:  # NCCL would add all later calls to an open group, and start none of them
             nccl.groupEnd()
 
     def average(self, buffers: Sequence[Sequence[Array]]) -> None:
-        """Replace each buffer by its mean over the ranks, with NCCL on the default stream. The sessions use
-        that stream, too, so no wait is needed between their work and the mean."""
+        """Enqueue the means with NCCL on the default stream. The sessions use that stream, too, so no wait is
+        needed between their work and the means."""
         nccl, communicators = self._join()
         nccl.groupStart()
         try:
@@ -129,7 +129,7 @@ class CudaLinks(Links):
         self._communicators = None
 
     def _reach(self, source: int, target: int) -> bool:
-        """Let the source device access the memory of the target, and return whether it can."""
+        """Let the device `source` access the memory of `target`, and return whether it can."""
         runtime = self.xp.cuda.runtime
         if not runtime.deviceCanAccessPeer(source, target):
             return False
@@ -145,7 +145,7 @@ class CudaLinks(Links):
 def nccl_binding() -> Any:
     """Return CuPy's binding of NCCL. Raises Unsupported if NCCL is not installed."""
     for folder in _wheel_folders():
-        with contextlib.suppress(OSError):  # NVIDIA's wheel lies where no loader looks
+        with contextlib.suppress(OSError):  # no loader looks into the folder of NVIDIA's wheel
             ctypes.CDLL(f"{folder}/lib/libnccl.so.2", mode=ctypes.RTLD_GLOBAL)
     try:
         from cupy.cuda import nccl
@@ -175,7 +175,7 @@ def _nccl_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Its class is NCCL's own, which a plain copy does without.
+        # The class of NCCL's errors is not imported, because plain copies do not need NCCL.
         if type(error).__name__ != "NcclError":
             raise
         if "memory" in str(error).lower():

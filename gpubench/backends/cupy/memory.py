@@ -1,13 +1,13 @@
-"""Memory of one CUDA device: buffers that are kept for the next workload, page-locked staging for transfers,
-and host memory in which the device computes.
+"""Memory of one CUDA device: a pool of buffers, page-locked staging for transfers, and host memory in which the
+device computes.
 
 Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 GB/s (docs/kernels.md). So in the tuned
 implementation several threads copy the array into page-locked chunks, while the device moves earlier chunks.
 The time of these copies belongs to the transfer.
 
-With unified addressing a page-locked allocation has the same address on both sides (CUDA C++ programming guide,
-section mapped memory). The device reads it over the link each time. A page of managed memory moves to the side
-that touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
+With unified addressing, page-locked memory has the same address on host and device (CUDA C++ programming guide,
+section mapped memory), and the device reads it over the link each time. A page of managed memory moves to the
+side that touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Staging
 
-# Least and most bytes that a thread copies at a time. Half of the least takes as long as waking another thread,
-# since otherwise the time of a copy would jump where a second thread joins. With more than the most the first
-# piece is late.
+# Least and most bytes that a thread copies at a time. Copying half of the least takes as long as waking another
+# thread, so that the time of a copy does not jump at the size from which a second thread helps. With more than
+# the most, the device would get the first piece late.
 PIECE_BYTES, CHUNK_BYTES = 1 << 20, 4 << 20
-# A larger buffer goes back to CuPy's pool, which frees it if memory runs out.
+# Largest buffer that the pool keeps. CuPy's pool takes larger ones, and frees them if memory runs out.
 KEPT_BYTES = 64 << 20
 
 
 class DevicePool(BufferPool):
-    """A pool of arrays by shape and dtype. It is faster than CuPy's pool, which looks up a stream and a size at
-    each call."""
+    """A pool of arrays by shape and dtype. It is faster than CuPy's pool, which looks up the stream and the size
+    for each allocation."""
 
     most = KEPT_BYTES
 
@@ -63,13 +63,12 @@ class DevicePool(BufferPool):
         return int(math.prod(shape)) * ITEMSIZE[dtype]
 
     def release(self, buffers: list[Buffer]) -> None:
-        """Return the arrays to CuPy's pool, and all idle memory of CuPy's pool to the driver."""
+        """Return the arrays to CuPy's pool, and then all idle memory of that pool to the driver."""
         buffers.clear()
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     def give_back(self, buffer: Buffer) -> None:
-        """Keep the array if its shape and dtype were asked for before; drop others, such as new results of
-        launches."""
+        """Keep the array for later if the pool has made one of this shape and dtype. Otherwise drop it."""
         home = self._homes.get((buffer.shape, buffer.dtype.char))
         if home is not None:
             home.give_back(buffer)
@@ -79,8 +78,8 @@ class DevicePool(BufferPool):
 
 
 class PinnedMemory:
-    """A source of page-locked host arrays from CuPy's pool. Idle memory of the pool is freed each time that
-    more than `IDLE_BYTES` bytes were handed out."""
+    """A source of page-locked host arrays from CuPy's pool. After each `IDLE_BYTES` bytes that it returned, it
+    frees the idle memory of the pool."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -99,14 +98,14 @@ class PinnedMemory:
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def empty(self) -> None:
-        """Return all memory that no array uses to the system."""
+        """Return the memory that no array uses to the system."""
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
         self._handed_out = 0
 
 
 class PinnedTransfers(Transfers):
-    """The transfers of the tuned implementation: page-locked arrays move directly, other arrays through
-    page-locked chunks. Each thread has two chunks, and fills one while the device moves the other."""
+    """The transfers of the tuned implementation. Page-locked arrays move directly, other arrays through page-locked
+    chunks. Each thread has two chunks, and copies one while the device moves the other."""
 
     staging: Staging = "pinned"
     copies = True
@@ -126,7 +125,7 @@ class PinnedTransfers(Transfers):
 
         def send(start: int, stop: int) -> None:
             chunk, event = self._chunk(stop - start)
-            event.synchronize()  # what this chunk held before has left it
+            event.synchronize()  # the device has read the old content of the chunk
             chunk[:] = data[start:stop]
             self._runtime.memcpyAsync(there + start, chunk.ctypes.data, chunk.size, kind, stream.ptr)
             event.record(stream)
@@ -160,7 +159,7 @@ class PinnedTransfers(Transfers):
                 self._threads.run(fetch, data.size, self._piece(data.size))
 
     def close(self) -> None:
-        """Free the chunks and end the threads, after the device has read the last chunk."""
+        """Wait until the device has read the last chunk, then free the chunks and end the threads."""
         try:
             self._cupy.cuda.get_current_stream().synchronize()
         finally:  # a lost device raises
@@ -169,7 +168,7 @@ class PinnedTransfers(Transfers):
 
     def _piece(self, size: int) -> int:
         """Return how many bytes a thread takes at a time."""
-        # Pieces are large: each wait for the interpreter's lock is long while other threads compute with NumPy.
+        # Pieces are large, because each wait for the interpreter's lock is long while other threads compute.
         return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
@@ -178,7 +177,7 @@ class PinnedTransfers(Transfers):
             self._runtime.memcpyAsync(host.ctypes.data, buffer.data.ptr, host.nbytes, kind, stream.ptr)
 
     def is_direct(self, host: Array) -> bool:
-        """Return whether the array lies in page-locked memory of CuPy, as arrays of `PinnedMemory.array` do."""
+        """Return whether the array is in page-locked memory of CuPy, as one of `PinnedMemory.array` is."""
         owner: Any = host
         while getattr(owner, "base", None) is not None:
             owner = owner.base
@@ -186,8 +185,7 @@ class PinnedTransfers(Transfers):
         return isinstance(getattr(owner, "obj", owner), self._cupy.cuda.PinnedMemoryPointer)
 
     def _chunk(self, size: int) -> tuple[Array, Any]:
-        """Return `size` bytes of the thread's other chunk, and the event of the last copy that used the
-        chunk."""
+        """Return `size` bytes of the chunk that this thread did not use last, and the event of its last copy."""
         own = self._own.__dict__
         if not own:
             self._enter()
@@ -198,7 +196,7 @@ class PinnedTransfers(Transfers):
             if staging is not None:
                 staging[1].synchronize()
             event = self._cupy.cuda.Event(disable_timing=True)
-            # The first chunk is as large as its array, the next one large enough for all.
+            # The first chunk is as large as needed now. A chunk that replaces it is large enough for all arrays.
             room = size if staging is None else CHUNK_BYTES
             staging = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
         return staging[0][:size], staging[1]
@@ -213,7 +211,7 @@ class CudaStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Make the stream CuPy's current one, on which launches run and allocate."""
+        """Make this stream CuPy's current stream, on which launches run and allocate."""
         with vendor_errors(), self._stream:
             yield
 
@@ -225,8 +223,7 @@ class CudaStream(DeviceStream):
         launch()
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy to the host. If the dtypes differ, as they may for a user's function, wait for the
-        copy."""
+        """Enqueue a copy to the host. If the dtypes differ, as with a user's function, wait for the copy."""
         if buffer.dtype == host.dtype:
             buffer.get(stream=self._stream, out=host, blocking=False)
         else:
@@ -244,13 +241,13 @@ _NEEDS = {"mapped": (CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING), "managed": (MANAG
 
 
 def is_unified(attribute: Callable[[int], int]) -> bool:
-    """Return whether the device shares the host's memory, as an integrated GPU does, or one that uses the
-    host's page tables (Grace). `attribute` returns the value of a cudaDeviceAttr, or 0 if it is unknown."""
+    """Return whether the device shares the host's memory: it is an integrated GPU, or it uses the host's page
+    tables (Grace). `attribute` returns the value of a cudaDeviceAttr, or 0 if it is unknown."""
     return bool(attribute(INTEGRATED) or attribute(HOST_PAGE_TABLES))
 
 
 class CudaHostMemory(HostMemory):
-    """Host memory of one kind in a CuPy pool. Results of library calls are allocated in the same pool."""
+    """Mapped or managed host memory in a CuPy pool. Library calls allocate their results in this pool, too."""
 
     def __init__(self, cupy: Any, ordinal: int, memory: str) -> None:
         self._cupy, self._ordinal = cupy, ordinal
@@ -275,8 +272,8 @@ class CudaHostMemory(HostMemory):
             return self._cupy.empty(shape, host_dtype(dtype))
 
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Return the bytes of the arrays. Read one byte of each page of managed memory first, which moves the
-        page to the host."""
+        """Return the bytes of the arrays. Before that, read one byte of each page of managed memory, which moves
+        the page to the host."""
         held = [self._on_host(buffer) for buffer in buffers]
         if self._touches:
             for array in held:
@@ -306,7 +303,7 @@ class CudaHostMemory(HostMemory):
         return launch if launch.steps is not None else CudaLaunch(partial(self._call, launch))
 
     def _call(self, launch: CudaLaunch) -> Buffer:
-        """Run a library call whose arrays are allocated in this pool."""
+        """Run a library call, with its arrays allocated in this pool."""
         with self._cupy.cuda.using_allocator(self._pool.malloc):
             launch()
         return launch.output

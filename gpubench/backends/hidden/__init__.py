@@ -1,1 +1,1 @@
-"""Backends that are not listed. They are used only if the user names them."""
+"""Backends that no list shows. They are used only if the user names them."""

@@ -1,6 +1,7 @@
-"""NumPy: the CPU, which is always there. The library implementation is the array expression, the tuned one the
-best of it and of kernels that numba compiles. It has no device clock, since the wall clock measures it.
-Transfers are plain copies, and the only regime is `resident`."""
+"""NumPy: the CPU, which is always there. The library implementation is the array expression. The tuned
+implementation is NumPy in blocks, or the fastest of the expression and of kernels that numba compiles. The host
+clock measures both, so there is no device clock. Transfers are plain copies, and the only regime is `resident`.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +53,12 @@ from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceKind
 from gpubench.result.store.cache import user_cache
 
-# Seconds that choosing the implementation of one case may take, and how many times as fast as the default
-# another one must be. On an H200 host, 8 of 16 threads once won a trial by luck and were three times as slow in
-# later runs.
+# Seconds that choosing the way to compute a case may take, and how many times as fast as the default another way
+# must be. On an H200 host, 8 of 16 threads once won a trial by luck and were three times as slow in later runs.
 TUNING_S, CLEARLY = 0.25, 1.05
 
 
-# Returns a call that computes a case in one way, from the inputs and the output.
+# Takes the inputs and the output. Returns a call that computes a case in one way.
 Way = Callable[[Sequence[Buffer], Buffer], Callable[[], Array]]
 
 
@@ -74,8 +74,7 @@ class NumpySession(
     protocols.JudgesBlocks,
     protocols.CpuThreads,
 ):
-    """A session on the CPU. The number of its threads is set when it is opened; `use_threads` may let fewer of
-    them compute."""
+    """A session on the CPU. `threads` is fixed when it is opened; `use_threads` may let fewer of them compute."""
 
     has_bfloat16 = False
 
@@ -105,14 +104,13 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the CPU cannot run a tuned case, or None if it can."""
         if case.implementation != "tuned":
             return None
         if (refusal := no_kernel(op, case)) is not None:
             return refusal
         if tuned_kernel(op, case).language == "numba":
             self._load_compiler()
-            if self._compiled is None:  # the plain expression is the library implementation
+            if self._compiled is None:  # the other way, the plain expression, is the library implementation
                 return Unsupported(self._why_not, reason="not-compiled")
         return None
 
@@ -147,8 +145,9 @@ class NumpySession(
         return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
-        """Return a call that computes the case. The library implementation is the plain expression; the tuned
-        one is the chosen or else the likeliest way, which writes into `output`."""
+        """Return a call that computes the case. For the library implementation it is the plain expression. For the
+        tuned implementation it is the chosen way, or the likeliest way if none was chosen; it writes into
+        `output`."""
         np = self._np
         if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
@@ -166,20 +165,21 @@ class NumpySession(
                 self._implementations(op, case, ())
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> Call:
-        """Return the calls in order as one call. The result of a plain expression is copied to its place."""
+        """Return one call that makes all calls in order, and copies results of plain expressions to their
+        places."""
         return Call(in_order(steps, output, self._np.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading:
-        """Time each step by the host's clock, since a call has ended when it returns."""
+        """Time each step by the host's clock, because a call has ended when it returns."""
         calls = [self.chain([step], step[1]) for step in steps]
         with self._np.errstate(all="ignore"):
             seconds = clock_calls(self, calls)
         return StageReading(seconds, sum(seconds), "host")
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
-        """Import numba and compile the kernels of each op for its largest size, for about AHEAD_S seconds at
-        most. Returns the seconds of loading and compiling kernels, without the import, or 0 if the cache had
-        all kernels."""
+        """Import numba and compile the kernels of each op for its largest size, for at most about AHEAD_S seconds.
+        Returns the seconds of loading and compiling kernels, without the import. Returns 0 if the cache had all
+        kernels."""
         candidates: list[Candidate] = []
         for op, dtype in itertools.product(ops, dtypes):
             kernel = op.kernel(self.device.backend, dtype)
@@ -211,7 +211,7 @@ class NumpySession(
             def took(repeat: int) -> float:
                 settle()  # threads of another candidate may still spin
                 if repeat > 1:
-                    self.run(call, 1)  # wakes this candidate's threads, as a block's earlier calls do
+                    self.run(call, 1)  # wakes the threads of this candidate, as earlier calls of a block do
                 with on_first_cpu():
                     start = self.clock()
                     self.run(call, repeat)
@@ -226,7 +226,7 @@ class NumpySession(
             self._chosen[case.id] = name
 
     def _load_compiler(self) -> Choices:
-        """Import numba when it is first needed, and return the remembered choices."""
+        """Import numba, unless that was tried before, and return the remembered choices."""
         if self._choices is None:
             try:
                 self._compiled = NumbaThreads(self.threads)
@@ -262,9 +262,7 @@ class NumpySession(
         return ways
 
     def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
-        """Return a call that computes the expression and copies the result to `output`, which may be a part of
-        an array that others fill, too."""
-
+        """Return a call that computes the expression and copies the result to `output`."""
         compute = partial(op.call("numpy"), self._np, *inputs)
 
         def call() -> Array:
@@ -299,8 +297,7 @@ class NumpySession(
         return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
 
     def run(self, launch: Call, repeat: int = 1) -> None:
-        """Run the launches to their end, since NumPy is synchronous. Invalid values give results and no
-        warnings."""
+        """Run the launches to their end. Invalid values cause no warnings."""
         with self._np.errstate(all="ignore"):
             for _ in range(repeat):
                 launch()
@@ -314,8 +311,7 @@ class NumpySession(
                 self._compiled.limit = min(count, self._compiled.most)
 
     def _limit_blas(self, count: int) -> None:
-        """Set the number of BLAS threads directly, because a context of threadpoolctl takes longer than a small
-        product."""
+        # Directly, because a context of threadpoolctl takes longer than a small product.
         for library in self._controller.lib_controllers:
             if library.user_api == "blas":
                 library.set_num_threads(count)
@@ -327,7 +323,7 @@ class NumpySession(
         return Call(lambda: None)
 
     def close(self) -> None:
-        """Stop the threads of blocks, and lift the limit of BLAS threads."""
+        """End the threads of blocks, and lift the limit on BLAS threads."""
         self._blocks.close()
         self._limit.restore_original_limits()
 
@@ -338,7 +334,7 @@ def _write(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer) -
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """Return a text on why numba does not work."""
+    """Return the reason why numba does not work."""
     variables = compiled.foreign_variables()
     if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
         return NUMBA_MISSING
@@ -391,13 +387,13 @@ class NumpyBackend(Backend, Joins):
             compiled.preload(int(os.environ[NUMBA_THREADS]))
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
-        """Open the CPU with `threads` threads. None means one for each usable CPU. Ranks of a device group open it
-        once each, and take turns."""
+        """Open the CPU with `threads` threads; None means one for each usable CPU. Each rank of a device group opens
+        the CPU, and the ranks take turns."""
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
-        """Return an empty list, because the ranks of a device group in host memory are not devices. The id of
-        such a group ends in the number of its ranks (`group:numpy:4`)."""
+        """Return an empty list, because ranks in host memory are not devices. The number of ranks names a device
+        group in host memory (`group:numpy:4`)."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:

@@ -1,8 +1,7 @@
-"""Compiled kernels of the CPU. The kernels of a program are a module of source text, and the cache keeps its
-machine code.
+"""Compiled kernels of the CPU. The source text of a program becomes a module, whose machine code the cache keeps.
 
-The name of a module is a hash of its text, of `native` and of the versions. The module enters `sys.modules`
-before it is executed, because otherwise its functions could not be loaded from the cache a second time.
+The name of the module is a hash of the text, of `native`, and of the versions of numba and Python. The module is
+in `sys.modules` before it is executed, because otherwise its functions could not be loaded from the cache.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
 from gpubench.kernels.contract.op import Array
 from gpubench.result.store import Lock, cache
 
-# Least number of kernels for each process that compiles, and most such processes, since each has to import
-# numba first. After AHEAD_S seconds they are ended, and the rest is compiled when it is needed.
+# Least number of kernels for each process that compiles, because it has to import numba first, and most such
+# processes. After AHEAD_S seconds they are ended, and the other kernels are compiled when they are needed.
 LEAST_SHARE, MOST_PROCESSES, AHEAD_S = 2, 8, 15.0
-# Threading layers in order of preference. A parallel region costs 2, 3 and 50 us.
+# Threading layers in order of preference. A parallel region takes them 2, 3 and 50 us.
 _LAYERS = "omp tbb workqueue"
 NUMBA_THREADS = "NUMBA_NUM_THREADS"
-# Variables of numba that gpubench sets itself, or that concern a cache which it does not use.
+# Variables of numba that gpubench sets itself, and the one for numba's cache, which it does not use.
 _OURS = (NUMBA_THREADS, "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_CACHE_DIR")
 # Variables that may make all code slower.
 _SLOWING = (
@@ -44,7 +43,7 @@ _SLOWING = (
 )  # fmt: skip
 _NATIVE = "gpubench.backends.numpy.native"
 _MARK = "loading-numba-"
-# A kernel that numbers the elements from `m` on. It is used to test that numba works.
+# A kernel that numbers the elements, beginning with `m`. It tests whether numba works.
 TRIAL = """from gpubench.backends.numpy.native import *
 
 @kernel("int32", "int32", "int32", "int32")
@@ -76,11 +75,11 @@ def errors(got, want, scale, out, start, stop, slot, m, s):
 
 
 def import_numba(most: int, *, kernels: bool = True) -> None:
-    """Import numba with at most `most` threads. If `kernels` is true, also import the code that all kernels
-    share. Raises ImportError, NumbaUnusable, and any error of a broken numba."""
+    """Import numba with at most `most` threads and, if `kernels` is true, the code that all kernels share. Raises
+    ImportError, NumbaUnusable, and any error of a broken numba."""
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
     if "numba" not in sys.modules:  # afterwards numba refuses another number
-        os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
+        os.environ[NUMBA_THREADS] = str(most)  # in place of an inherited number
     set_up_threads()
     numba = load_library("numba")
     # Numba refuses to compile with another number than the one with which its threads were started.
@@ -94,21 +93,21 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
 
 
 def preload(most: int) -> None:
-    """Import numba with at most `most` threads. Also import the code that all kernels share, unless the user
-    has set a variable of numba or has no cache."""
+    """Import numba with at most `most` threads, and the code that all kernels share. Leave out that code if the
+    user has set a variable of numba or has no cache."""
     # Without a cache, compiled code goes to the folder of the run, which only the session knows.
     import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
 
 
 def foreign_variables() -> str:
-    """Return the names of numba's variables that the user has set, joined by " and ", or an empty text. Each of
-    them may keep numba from working."""
+    """Return the names of the variables of numba that the user has set, joined by " and ". Each of these may keep
+    numba from working. Returns an empty text for none."""
     return " and ".join(sorted(name for name in os.environ if name.startswith("NUMBA_") and name not in _OURS))
 
 
 def slowing_variables() -> str:
-    """Return the names of the variables in the environment that may make every kernel slower, joined by
-    " and ", or an empty text."""
+    """Return the names of the variables that the user has set and that may make all kernels slower, joined by
+    " and ". Returns an empty text for none."""
     return " and ".join(name for name in _SLOWING if name in os.environ)
 
 
@@ -117,8 +116,7 @@ class NumbaUnusable(RuntimeError):
 
 
 class NumbaThreads:
-    """Compiled kernels and the thread pool that runs them, one in each process. `compilations` is the number of
-    kernels that were not in the cache."""
+    """Compiled kernels and the thread pool that runs them. A process needs only one object."""
 
     def __init__(self, most: int) -> None:
         """Import numba and test it. Raises the errors of `import_numba`."""
@@ -137,15 +135,13 @@ class NumbaThreads:
             self._active = min(self.most, 2)
             numba.set_num_threads(self._active)
             self._try_out()
-        self.compilations = 0
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def _try_out(self) -> None:
-        """Have numba count from 7 to 10, in one slice and in two, or raise NumbaUnusable."""
+        """Have numba count from 7 to 10, on one thread and on two. Raise NumbaUnusable if the numbers are wrong."""
         import numpy as np
 
         step = NumbaPass("number", (None, None, None, "out"), units=4, m=7)
-        self.compilations = 0
         for threads in (1, 2):
             out = np.zeros(4, np.int32)
             self.launch(NumbaProgram(TRIAL, (step,), threads=threads), {"out": out})()
@@ -162,9 +158,9 @@ class NumbaThreads:
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
-        """Load the kernels of these programs, and compile those that the cache lacks. Stops after about AHEAD_S
-        seconds, and raises nothing for a kernel that does not compile. Returns the seconds that it took, or 0
-        if the cache had all kernels."""
+        """Load the kernels of these programs, and compile the kernels that the cache lacks, for about AHEAD_S
+        seconds. Raises nothing for a kernel that does not compile. Returns the seconds that this took, or 0 if
+        the cache had all kernels."""
         began = time.perf_counter()
         sources = dict.fromkeys(program.source for program in programs)
         names = {source: self.module_name(source) for source in sources}
@@ -174,7 +170,7 @@ class NumbaThreads:
         if shares > 1 and cache.user_cache().keeps:
             folders = [str(folder) for folder in cache.fallbacks()]
             commands = [(processes.python(__name__, *folders), AHEAD_S)] * shares
-            # Their results are not read, because this process compiles what the cache then lacks.
+            # Their results are not read, because this process compiles what the cache lacks afterwards.
             with contextlib.suppress(OSError):
                 processes.run_all(
                     commands, stdin=[msgspec.json.encode(missing[i::shares]) for i in range(shares)]
@@ -182,13 +178,13 @@ class NumbaThreads:
         for program in programs:
             if time.perf_counter() - began > AHEAD_S:
                 break
-            with contextlib.suppress(BuildError):  # whoever needs it hears of it
+            with contextlib.suppress(BuildError):  # it is raised again when the kernel is needed
                 self.compile(program)
         return time.perf_counter() - began if missing else 0.0
 
     def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
-        """Return a function that runs the program on these arrays. The function keeps references to the arrays
-        and to its scratch memory, because it uses their addresses."""
+        """Return a function that runs the program on these arrays. It uses the addresses of the arrays and of its
+        scratch memory, and therefore keeps references to them."""
         import numpy as np
 
         module = self._module(program.source)
@@ -218,8 +214,7 @@ class NumbaThreads:
         return run
 
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of flat arrays, as `reference.judge` needs it. Returns None
-        for arrays that compiled code cannot read."""
+        """Return the largest error of each block of flat arrays, as in `JudgesBlocks.block_errors`."""
         import numpy as np
 
         arrays = {"got": got, "want": want} if scale is None else {"got": got, "want": want, "scale": scale}
@@ -243,8 +238,8 @@ class NumbaThreads:
         return out
 
     def assembly(self, program: NumbaProgram) -> str:
-        """Return the assembly text of the program's kernels, generated again from the optimised LLVM code in
-        the cache."""
+        """Return the assembly text of the program's kernels. It is generated from the optimised LLVM code, which
+        the cache has, too."""
         module = self._module(program.source)
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
         return "\n".join(
@@ -259,22 +254,21 @@ class NumbaThreads:
     def _module(self, source: str) -> ModuleType:
         name = self.module_name(source)
         if name not in sys.modules:
-            # What numba raises for a text that is none of its language.
+            # Errors of a text that numba can never compile.
             hopeless = (SyntaxError, NameError, self._numba.core.errors.NumbaError)
             self._code.define(name, functools.partial(_execute, name, source), hopeless=hopeless)
-            kernels = [value for value in vars(sys.modules[name]).values() if hasattr(value, "cache_hits")]
-            self.compilations += sum(not kernel.cache_hits for kernel in kernels if hasattr(kernel, "address"))
         return sys.modules[name]
 
 
 @contextlib.contextmanager
 def leave_mark() -> Iterator[None]:
-    """Leave a mark while the `with` block loads numba, or raise NumbaUnusable if a dead worker left its mark."""
+    """Mark, in the run's folder, that the `with` block loads numba. Raise NumbaUnusable if a dead worker left its
+    mark."""
     with contextlib.ExitStack() as marks:
         for folder in cache.fallbacks():
             if any(_died_loading_numba(path) for path in folder.glob(f"{_MARK}*")):
                 raise NumbaUnusable("a worker ended, or hung, while it loaded numba")
-            with contextlib.suppress(OSError):  # without locks a crash costs what it costs
+            with contextlib.suppress(OSError):  # without locks a crash is repeated
                 # If numba ends this process, later workers of the run see the mark and do not load it.
                 mark = Lock(folder / f"{_MARK}{os.getpid()}")
                 if mark.take():
@@ -310,8 +304,8 @@ def one_line(error: Exception) -> str:
 
 
 def main(folders: Sequence[str]) -> None:
-    """Compile the source texts of the JSON list on stdin into the cache, or into the run's folder if the cache
-    does not accept them. `folders` has that folder, or is empty. At the first error, print it and exit."""
+    """Compile the source texts of the JSON list on stdin into the cache. If the cache does not accept them, they go
+    to the run's folder, the only item of `folders`, if there is one. Print the first error and exit."""
     sources = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
     for folder in folders:
         cache.fall_back_to(Path(folder))

@@ -1,8 +1,8 @@
 """The machine code of compiled kernels in the cache: one file for each module of kernels.
 
-numba's own cache executes whatever its files hold, and notices no changes of the modules that a function calls
-or of the compiler's settings. Here the name of a file is a hash of all of these. A file holds all functions of
-its module for one processor.
+numba's own cache executes whatever its files contain. It does not notice changes of the modules that a function
+calls, or of the compiler's settings. Here the name of a file is a hash of all of these. A file has all functions
+of its module for one processor.
 
 Only workers import this module, because the import of numba takes long.
 """
@@ -31,17 +31,14 @@ from gpubench.result.store.cache import note, user_cache
 
 FOLDER, WHAT = "kernels", "a compiled kernel"
 _PAYLOADS = msgspec.msgpack.Decoder(dict[str, bytes])
-# Settings of numba that change no code; all others may.
+# Settings of numba that do not change machine code. All others may.
 _HARMLESS = re.compile("CACHE|THREAD|COLOR|HELP|WARN|TRACEBACK|CUDA")
 
 _open: dict[str, ModuleCode] = {}
 
 
 class ModuleCode:
-    """The functions of one module, loaded from the cache or newly compiled.
-
-    `used` says whether a function was loaded instead of compiled.
-    """
+    """The machine code of one module's functions. `used` says whether `load` has returned some."""
 
     def __init__(self, module: str) -> None:
         self._cache = user_cache()
@@ -52,20 +49,19 @@ class ModuleCode:
         self.used = False
 
     def load(self, function: str) -> Any:
-        """Return the code that `keep` stored for `function` (its qualified name and signature), or None if
-        there is none. Sets `used` if there is code."""
+        """Return the code that `keep` stored under `function` (the qualified name and the signature), or None."""
         payload = self._payloads.get(function)
         self.used |= payload is not None
         return None if payload is None else pickle.loads(payload)  # sealed, and written by this user
 
     def keep(self, function: str, parts: Any) -> None:
-        """Store the parts of the compiled `function` (its qualified name and signature). They must be picklable
-        by numba. `save` writes them to the file."""
+        """Store the parts of a compiled function, which numba can pickle, under `function` (the qualified name and
+        the signature). `save` writes them to the file."""
         self._payloads[function] = dumps(parts)
         self._grown = True
 
     def save(self) -> None:
-        """Write the file if a function was compiled."""
+        """Write the file if `keep` was called."""
         if self._grown:
             self._cache.write(self._name, msgspec.msgpack.encode(self._payloads))
 
@@ -85,7 +81,8 @@ class FunctionCode(NullCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         parts = self._module.load(f"{self._function} {sig}") if self._module else None
-        # Loaded code calls numba's runtime. `refresh` imports half a second more, for those who compile.
+        # Loaded code calls numba's runtime. The usual `refresh` would import for half a second what only compiling
+        # needs.
         rtsys.initialize(target_context)
         return None if parts is None else CompileResult._rebuild(target_context, *parts)
 
@@ -99,9 +96,9 @@ class FunctionCode(NullCache):  # type: ignore[misc]
 
 
 def define(module: str, run: Callable[[], object], *, hopeless: tuple[type[Exception], ...] = ()) -> None:
-    """Call `run`, which defines `module`; its functions are loaded from the cache, or compiled and stored
-    there. If cached code raises an error, compile everything anew, unless the error is of a type in `hopeless`.
-    Raises the errors of `run`."""
+    """Call `run`, which defines the functions of `module`. They are loaded from the cache, or compiled and stored
+    there. If `run` fails with code from the cache, compile everything anew, except after an error of a type in
+    `hopeless`. Raises the errors of `run`."""
     code = _open[module] = ModuleCode(module)
     try:
         try:
@@ -139,7 +136,7 @@ def version() -> str:
 
 @functools.cache
 def _surroundings() -> str:
-    """Return the version, the processor and the settings of numba as a text."""
+    """Return a text with `version`, the processor, and the settings of numba."""
     settings = {
         name: value
         for name, value in sorted(vars(config).items())

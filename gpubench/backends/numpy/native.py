@@ -1,14 +1,14 @@
 """Building blocks of compiled CPU kernels: scalar functions that LLVM vectorizes, and the parallel region.
 
 A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`. It gets four arrays, the range of units
-to work on (elements, rows, tiles), and the number of its slice. The kernel defines what the lengths m and s
-mean. `share` and `alone` call every kernel. They are compiled once for all kernels, so an op only compiles its
+to work on (elements, rows, tiles), and the number of its slice. Each kernel defines what the integers m and s
+mean. `share` and `alone` call the kernels. They are compiled once for all kernels, so an op only compiles its
 own loops.
 
 - The functions of a body have only the flag {contract}: reassociation would delete the steps that make `exp`
   exact. Loops that add up have {contract, reassoc, nsz}; without these flags LLVM does not vectorize them.
-- LLVM vectorizes `llvm.maximum` as a reduction, and it passes a NaN on, as NumPy does. A comparison does
-  neither.
+- Maxima use `llvm.maximum`, which LLVM vectorizes as a reduction, and whose result is NaN if an argument is, as
+  in NumPy. A comparison has neither property.
 - Constants are typed: `0.5 * x` would be computed in float64.
 
 Only workers import this module: numba takes half a second.
@@ -31,8 +31,7 @@ BODY = {"contract"}
 SUM = {"contract", "reassoc", "nsz"}
 STREAMED = 2048  # elements of one block of streaming stores: it stays in the first cache
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
-# Options of functions that LLVM inlines. Without their entries for Python and C, compiling takes a sixth less
-# time.
+# Options of functions that LLVM inlines. Without entry points for Python and C, compiling takes a sixth less time.
 _INLINED: dict[str, Any] = {
     **_OPTIONS,
     "forceinline": True,
@@ -61,7 +60,7 @@ def kernel(*dtypes: str) -> Any:
 
 
 def runner(**options: Any) -> Any:
-    """Return a decorator for a function that runs plans (`_PLAN`). `options` are those of numba's `njit`."""
+    """Return a decorator for a function that runs plans (`_PLAN`). `options` are for numba's `njit`."""
 
     def compile_function(function: Any) -> Any:
         made = njit(**options, **_OPTIONS)(function)
@@ -74,7 +73,7 @@ def runner(**options: Any) -> Any:
 
 
 def scalar(function: Any) -> Any:
-    """Decorate a function of one element. LLVM inlines it, and it keeps its own floating-point flags."""
+    """Decorate a function of single elements. LLVM inlines the function with its own floating-point flags."""
     return njit(fastmath=BODY, **_INLINED)(function)
 
 
@@ -88,11 +87,11 @@ def summing(function: Any) -> Any:
 
 @intrinsic
 def wide_vectors(typingctx):
-    """Ask for 512-bit vectors in the calling function, which is then not inlined."""
+    """Ask for 512-bit vectors in the calling function. LLVM then does not inline that function."""
 
     def codegen(context, builder, signature, args):
-        # llvmlite knows a list of attributes, and refuses others in its own `add`.
-        # LLVM would prefer 256 bits, which give 0.7 of the speed of exp in cache.
+        # LLVM would prefer 256 bits, with which exp has 0.7 of the speed on data in the caches. The `add` of
+        # llvmlite refuses attributes that are not on its list.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()
@@ -118,7 +117,7 @@ from_bits64 = _cast(types.float64, types.int64, ir.DoubleType())
 
 
 def _of_two(function: str, **flags: Any) -> Any:
-    """Return LLVM's function of this name for two numbers of one type."""
+    """Return an intrinsic that calls LLVM's function of this name for two numbers of one type."""
 
     @intrinsic
     def of_two(typingctx, a, b):
@@ -133,7 +132,7 @@ def _of_two(function: str, **flags: Any) -> Any:
     return of_two
 
 
-maximum = _of_two("maximum")  # the larger one; NaN if either is
+maximum = _of_two("maximum")  # the larger one; NaN if either number is NaN
 larger = _of_two(
     "maxnum", fastmath=("nnan", "nsz")
 )  # in one instruction; if either is a NaN, some number or NaN
@@ -171,7 +170,7 @@ def narrow(typingctx, x):
 
 @intrinsic
 def scratch(typingctx, dtype):
-    """Return `STREAMED` elements of the argument's type on the stack, aligned to 64 bytes."""
+    """Return a pointer to `STREAMED` elements of the argument's type on the stack, aligned to 64 bytes."""
 
     def codegen(context, builder, signature, args):
         with builder.goto_entry_block():
@@ -183,7 +182,7 @@ def scratch(typingctx, dtype):
 
 
 def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
-    """Return a pointer to a vector of `lanes` elements that begins at `at`."""
+    """Return a pointer to the vector of `lanes` elements that begins at element `at`."""
     place = builder.gep(pointer, [at])
     return builder.bitcast(place, ir.VectorType(place.type.pointee, lanes).as_pointer())
 
@@ -197,8 +196,8 @@ def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: b
 
 @intrinsic
 def stream(typingctx, out, at, block, count):
-    """Write block[:count] to out[at:], bypassing the caches; `count` elements must fill whole lines of 64
-    bytes. An array that begins within a line, as one of a split may, is written through the caches."""
+    """Write block[:count] to out[at:], bypassing the caches. `count` elements must fill whole lines of 64 bytes.
+    If out[at] is not the beginning of a line, as in a split, the caches are used."""
 
     def codegen(context, builder, signature, args):
         target, start, source, length = args
@@ -257,10 +256,10 @@ def fabs(x):
     return abs(x)
 
 
-# exp(x) = 2^k exp(r), |r| <= ln 2 / 2: k by adding a number that leaves no room for a fraction, r in two steps (Cody
-# and Waite), exp(r) by a polynomial (float32: Cephes' of degree 5, 1.4 u; float64: Taylor's of degree 13, 2 u). k goes
-# into the exponent as an integer. Past the last finite number comes infinity, below the smallest normal one 0; a NaN
-# stays.
+# exp(x) = 2^k exp(r) with |r| <= ln 2 / 2. k is rounded by adding a number that leaves no room for a fraction. r is
+# computed in two steps (Cody and Waite), and exp(r) by a polynomial: for float32 that of Cephes, of degree 5, with an
+# error of 1.4 u; for float64 that of Taylor, of degree 13, with 2 u. k is added to the exponent as an integer. A result
+# beyond the largest number is infinity, below the smallest normal number 0, and of a NaN NaN.
 _LOG2E, _MAGIC = float32(1.44269504088896341), float32(12582912.0)
 _LN2_HIGH, _LN2_LOW = float32(-0.693359375), float32(2.12194440e-4)
 _E5, _E4, _E3 = float32(1.9875691500e-4), float32(1.3981999507e-3), float32(8.3334519073e-3)
@@ -302,8 +301,9 @@ def exp64(x):
     return float64(0) if x < _SMALLEST_64 else y
 
 
-# tanh in float32: a quotient of polynomials, odd of degree 13 over even of degree 6 (Eigen's, 4.3 u); past 7.99 it is
-# 1. In float64: Cephes' quotient below 0.625, from exp(2 |x|) above.
+# tanh in float32 is a quotient of polynomials, an odd one of degree 13 over an even one of degree 6 (from Eigen, with
+# an error of 4.3 u). Beyond 7.99 it is 1. In float64 it is a quotient from Cephes below 0.625, and uses exp(2 |x|)
+# above.
 _FLAT = float32(7.99881172180175781)
 _P0, _P1, _P2 = float32(4.89352455891786e-03), float32(6.37261928875436e-04), float32(1.48572235717979e-05)
 _P3, _P4, _P5 = float32(5.12229709037114e-08), float32(-8.60467152213735e-11), float32(2.00018790482477e-13)
@@ -345,9 +345,9 @@ def tanh64(x):
 
 @intrinsic(prefer_literal=True)
 def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
-    """Compute out[out_at + i out_stride + j] = x[at + j stride + i] for a tile of `_side` rows and columns.
-    Whole rows are loaded, exchanged in registers (Eklundh's method) and stored. If the literal `streamed` is
-    true, the stores bypass the caches, and rows must be aligned."""
+    """Compute out[out_at + i out_stride + j] = x[at + j stride + i] for i and j below `_side`. Whole rows are
+    loaded, exchanged in registers (Eklundh's method) and stored. If the literal `streamed` is true, stores
+    bypass the caches, and rows of `out` must begin at multiples of 64 bytes."""
 
     def codegen(context, builder, signature, args):
         source, start, step, target, out_start, out_step, _ = args
@@ -405,15 +405,15 @@ def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
     return types.none(*[types.intp] * 10), codegen
 
 
-# A plan has a row for each pass: the addresses of the kernel and of its four arrays, units, slices, granule, m,
-# s.
+# A plan has a row for each pass: the addresses of the kernel and of its four arrays, then units, slices, granule,
+# m and s.
 _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 
 @runner(parallel=True)
 def share(plan):
-    """Run the passes of a plan in order. Each pass is divided into slices, one per thread. Slices begin at
-    multiples of the granule."""
+    """Run the passes of a plan in order. Threads share the slices of a pass. Slices begin at multiples of the
+    granule."""
     for p in range(plan.shape[0]):
         units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
         if slices == 1:

@@ -14,9 +14,9 @@ Block = Callable[[int, int], None]
 
 
 class BlockThreads:
-    """Threads that run the blocks of a tuned NumPy kernel, and that copy arrays. `threads` includes the
-    caller's own thread; the others start with the first launch that needs them. `limit_blas(count)` sets the
-    number of threads of the BLAS that blocks may call."""
+    """Threads that run the blocks of a tuned NumPy kernel, or copy arrays. `threads` includes the caller's
+    thread; the others start with the first launch that needs them. `limit_blas(count)` sets the number of BLAS
+    threads for blocks that call the BLAS."""
 
     def __init__(self, threads: int, limit_blas: Callable[[int], None] = lambda count: None) -> None:
         self.threads = threads
@@ -26,7 +26,7 @@ class BlockThreads:
 
     def run(self, function: Block, length: int, grain: int) -> None:
         """Call `function(start, stop)` for all slices of `grain` elements from 0 to `length`, on several
-        threads. A single slice runs in the calling thread. If a slice fails, raises the first error after all
+        threads. A single slice runs in the calling thread. If slices fail, raises one of their errors after all
         threads are done."""
         # A launch wakes each thread once: a future for each block would halve the rate of copying blocks of 64
         # Ki elements (measured with two cores).
@@ -49,7 +49,7 @@ class BlockThreads:
             raise launch.error
 
     def multiply(self, function: Block, length: int, grain: int) -> None:
-        """Like `run`, for a function that multiplies matrices, with one BLAS thread meanwhile. Two thread
+        """Like `run`, but with one BLAS thread meanwhile, for a function that multiplies matrices. Two thread
         pools, each as large as the number of cores, would slow each other down."""
         self._limit_blas(1)
         try:
@@ -96,9 +96,9 @@ class _Launch:
 
 
 class Flush:
-    """Empties the caches: of the host by writing `host_bytes`, twice their size, and of the device by its
-    session. Call it before the clock starts. Every thread writes a part, because each core has caches of its
-    own."""
+    """Empties the caches before a timed launch. On the host, threads write `host_bytes` bytes, which should be
+    twice the size of the caches. Each thread writes a part, because each core has its own caches. The device's
+    session empties the device's caches."""
 
     def __init__(self, session: Session, host_bytes: int) -> None:
         import numpy as np
@@ -109,7 +109,7 @@ class Flush:
         self._pool = ThreadPoolExecutor(self._threads)
 
     def __call__(self) -> None:
-        """Flush the caches of the host and of the device, and wait."""
+        """Empty the caches of the host and of the device, and wait."""
         if self._session.device.kind != "cpu":
             self._session.flush()
             self._session.sync()

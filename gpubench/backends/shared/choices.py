@@ -1,8 +1,7 @@
-"""The choice of a kernel's candidate for a device. Candidates are timed once, and the choice is remembered in
-the user's cache folder. Here is also the hash of what an op means.
+"""The choice of a kernel's candidate for a device, and the hash of what an op means.
 
-The file is only a convenience. If it cannot be read, it counts as empty. If it cannot be written, a choice
-lasts as long as the session.
+Candidates are timed once, and a file in the user's cache folder remembers the choice. A file that cannot be read
+counts as empty. If it cannot be written, a choice lasts as long as the session.
 """
 
 from __future__ import annotations
@@ -34,17 +33,16 @@ _OUT_OF_REACH, _HOPELESS = 2.0, 1.3
 # Launches that take this share of the budget are timed only once, since long launches have little noise.
 _LONG = 0.05
 _ROUNDS, _LEAST_ROUNDS = 5, 2
-# If other programs took more than this share of the CPUs during trials, the trials are repeated once they take
-# less than half of it. On a loaded machine few threads win, and on a quiet one such a choice halves the speed
-# of the CPU. In less than _LONG_ENOUGH_S seconds the counters of the system have too few ticks.
+# If other programs took more than _LOADED of the CPUs' time during trials, the trials are repeated once that load
+# is halved. On a loaded machine few threads win, and later, on a quiet machine, few threads halve the speed of
+# the CPU. In less than _LONG_ENOUGH_S seconds the counters of the system have too few ticks.
 _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
 # A size that is not on its op's ladder takes the choice of the nearest size, at most _NEAR half octaves away.
-# So a second run with other sizes needs no trials. Candidates that take long to build are programs, of which
-# each is the fastest for an octave or so: there a choice holds _COSTLY_NEAR half octaves away, and other sizes
-# try only the default and the choices of the nearest smaller and larger sizes, at most _COSTLY_REACH half
-# octaves away.
+# So a second run with other sizes needs no trials. Candidates that take long to build are each the fastest for
+# about an octave. Their choices are taken at most _COSTLY_NEAR half octaves away. Other sizes try only the
+# default and the choices of the nearest smaller and larger sizes, at most _COSTLY_REACH half octaves away.
 _NEAR, _COSTLY_NEAR, _COSTLY_REACH = 4, 1, 10
 
 # Takes the name of a candidate. Returns a function that does a number of launches and returns their seconds.
@@ -64,8 +62,8 @@ _WHAT = "the list of chosen kernels"
 
 class Choices:
     """The choices of one device. `device` is a text with everything that a choice depends on, such as the adapter,
-    the driver and the library's version. `opened` has the CPU counters at the beginning of the session, or is None
-    if they cannot be read."""
+    the driver and the library's version. `opened` has the CPU's counters at the beginning of the session; None
+    means that they cannot be read."""
 
     def __init__(self, device: str, cache: SealedFiles, opened: processes.CpuTimes | None = None) -> None:
         self._device, self._cache, self._opened = device, cache, opened
@@ -79,12 +77,11 @@ class Choices:
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """Return all choices that are remembered at `place` (see `_place`), for any set of candidates."""
+        """Return all choices that are remembered for `place`, a result of `_place`, with any candidates."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
-        """Remember the choice, in memory and in the file. Choices that other processes wrote to the file are
-        kept."""
+        """Remember the choice in memory and in the file. The file keeps the choices of other processes."""
         self._known = {**self._known, key: choice}
         every = self._read()
         every[self._device] = {**every.get(self._device, {}), **self._known}
@@ -93,7 +90,7 @@ class Choices:
         )
 
     def needs_new_trials(self, choice: Chosen) -> bool:
-        """Return whether the choice was made on a loaded machine and the machine is quieter now."""
+        """Return whether the choice was made on a loaded machine that is quieter now."""
         if choice.load <= _LOADED or self._opened is None or (now := processes.read_cpu_times()) is None:
             return False
         foreign = processes.load_in_ticks(self._opened, now).foreign
@@ -102,15 +99,15 @@ class Choices:
         )
 
     def _read(self) -> dict[str, dict[str, Chosen]]:
-        """Return all choices in the file by device, or none if it has another format."""
+        """Return all choices in the file by device, or none if the file has another format."""
         with contextlib.suppress(msgspec.DecodeError):
             return _FILE.decode(self._cache.read(FILE_NAME, _WHAT) or b"{}")
         return {}
 
 
 def _foreign_share(before: processes.CpuTimes | None, after: processes.CpuTimes | None) -> float:
-    """Return the share of the CPUs that other processes and other virtual machines took, or 0 if it is
-    unknown."""
+    """Return the share of the CPUs that other processes and virtual machines took. An unknown share counts as
+    0."""
     return sum(share or 0.0 for share in processes.load_in_ticks(before, after))
 
 
@@ -120,11 +117,10 @@ class Trials(msgspec.Struct, frozen=True):
     names: tuple[str, ...]  # names of the candidates, the default first
     timer: Callable[[str, Buffer], Callable[[int], float]]  # a `Timer` whose launches write to the buffer
     budget_s: float  # about the most seconds of the trials
-    # Number of threads that build candidates at the same time, if building takes far longer than timing. They
-    # may take `budget_s` seconds more. 0: the thread that times also builds.
+    # Number of threads that build candidates at the same time, if building takes far longer than timing. The threads
+    # may take another `budget_s` seconds. 0: the thread that times also builds.
     builders: int = 0
-    # A candidate replaces the default only if it is this many times as fast, since a choice lasts and trials
-    # are uncertain.
+    # A candidate replaces the default only if it is this many times as fast, because trials are uncertain.
     margin: float = 1.0
 
 
@@ -136,7 +132,7 @@ def key(case: Case, names: Sequence[str]) -> str:
 
 
 def _place(case: Case, away: int = 0) -> str:
-    """Return the case's key without the digest, with the size moved by `away` half octaves."""
+    """Return the key of a case without the digest. Its size is moved by `away` half octaves."""
     params = {**case.params, "n": round(case.n * 2 ** (away / 2))}
     sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
     return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])
@@ -147,7 +143,7 @@ def _half_octave(value: int) -> str:
 
 
 class TrialsNeeded(BackendError):
-    """Error: the choice is still to be made, but trials are forbidden now."""
+    """Error: a kernel has still to be chosen, but trials are forbidden now."""
 
 
 _without_trials = contextvars.ContextVar("without_trials", default=False)
@@ -156,7 +152,7 @@ _without_trials = contextvars.ContextVar("without_trials", default=False)
 @contextlib.contextmanager
 def without_trials() -> Iterator[None]:
     """Forbid trials in the `with` block, because work on other devices would disturb them. `choose` then raises
-    TrialsNeeded if it remembers no choice, or only one that may have to be made again."""
+    TrialsNeeded if no choice is remembered, or only a choice that may have to be repeated."""
     token = _without_trials.set(True)
     try:
         yield
@@ -170,9 +166,9 @@ def trials_forbidden() -> bool:
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """Return the name of the fastest candidate: a remembered one, or the winner of trials now. Returns None if
-    memory is too short for trials, and then the default is used. Raises TrialsNeeded instead of timing in
-    `without_trials`, and BackendError if the default fails."""
+    """Return the name of the candidate to use: a remembered choice, or the winner of trials. Returns None, which
+    means the default, if there is no memory for trials. Raises TrialsNeeded if trials are needed but forbidden,
+    and BackendError if the default fails."""
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()
     if earlier is not None and earlier.name in trials.names:
@@ -191,7 +187,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
     before = processes.read_cpu_times()
     try:
-        # The correctness gate never sees this output.
+        # The correctness gate does not check this output.
         output = allocate_outputs(session, op, case)
     except DeviceOutOfMemory:
         return None
@@ -208,7 +204,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the choice of the nearest remembered size that is still a candidate of `trials`, if any."""
+    """Return the choice of the nearest remembered size whose choice is a candidate of `trials`, or None."""
     reach = _COSTLY_NEAR if trials.builders else _NEAR
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, reach + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
@@ -218,10 +214,9 @@ def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """Return the few candidates to try if each takes long to build, or none if all are to be tried."""
+    """Return the default and the choices of the nearest sizes, or an empty tuple if all have to be tried."""
     if not trials.builders:
         return ()
-    # The default, and those chosen at the nearest smaller and the nearest larger remembered size.
     taken = {trials.names[0]}
     for side in (-1, 1):
         nearest = next(
@@ -235,8 +230,8 @@ def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
 
 
 def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Callable[[], float]) -> Timer:
-    """Return a timer of candidates that threads build at the same time, all of them before the first is timed.
-    A candidate whose build had not begun within the budget raises BuildError. The default is always built."""
+    """Build the candidates on several threads, and return a timer of the built ones. For a candidate whose build
+    did not begin within the budget, the timer raises BuildError. The default is always built."""
     if not trials.builders:
         return timer
     start = clock()
@@ -254,9 +249,9 @@ def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Calla
 def fastest(
     names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float, margin: float = 1.0
 ) -> str:
-    """Return the name of the candidate whose launches take the least time, or the first unless another is
-    `margin` times as fast. `timer(name)` builds a candidate. Others than the first are tried while `budget_s`
-    lasts; if the first fails, raises BackendError."""
+    """Time the candidates for about `budget_s` seconds, and return the name of the fastest one. It replaces the
+    first one only if it is `margin` times as fast. `timer(name)` builds a candidate. A candidate that fails
+    loses; if the first one fails, raises BackendError."""
     start = clock()
     built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s)
     if not built:
@@ -294,7 +289,7 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """Build the candidates in order while there is time; return each one's timer and seconds of a launch."""
+    """Build candidates in order until it is `late`. Return the timer and the seconds of a launch of each."""
     timers = {}
     for name in names:
         if late():
@@ -312,7 +307,7 @@ def _build_each(
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:
-    """Return the seconds of a launch: the mean of the launches that fit into one sample."""
+    """Return the mean seconds of the launches that fit into one sample. `single` is the time of one launch."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat
 
@@ -341,14 +336,14 @@ def op_hash(op: Op) -> str:
         bound = op.at({"n": 7})
         answers = each((bound.reference or bound.expr)(np, *inputs))
     values = [np.ravel(np.asarray(answer, np.float64)) for answer in answers]
-    # Of so many sums of products some have another ninth digit by another BLAS, and some are round-off alone.
+    # Among many values of a workload, some have another ninth digit with another BLAS, and some are only round-off.
     rounds = bool(op.stages) and sum(map(len, values)) > _MOST_DIGITS_OF
     seen += [line for own in values for line in (_sums(own) if rounds else (f"{value:.9g}" for value in own))]
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return two texts that rounding does not change: a vector's length, and its share along a fixed vector."""
+    """Return the length of a vector and its share along a fixed vector, with digits that rounding keeps."""
     import numpy as np
 
     length = math.sqrt(values @ values)

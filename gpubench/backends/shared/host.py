@@ -1,4 +1,4 @@
-"""The host's side that all backends share: threads, arrays, seeded inputs, and reasons why a case cannot run.
+"""Helpers of all backends on the host: threads, arrays, seeded inputs, and reasons why a case cannot run.
 
 Functions import NumPy inside, because only workers call them.
 """
@@ -42,7 +42,7 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.result.case import TF32, Case
 
-# Elements of a slice. Its temporaries fit into the caches and are small compared with the arrays.
+# Elements of a slice. The temporaries of a slice fit into the caches.
 SLICE = 1 << 18
 _LOOK_S = 0.0005
 _THREADS = "/proc/self/task"
@@ -57,8 +57,8 @@ _bound: int | None = None
 
 
 def bound_cpus(count: int | None) -> None:
-    """Set the largest number of CPUs that count as usable in this process; None removes the bound. It is meant
-    for a limit of CPU time by a control group, which the CPU affinity does not show."""
+    """Set the largest number of CPUs that count as usable in this process; None removes the bound. A control group
+    may limit CPU time, which the CPU affinity does not show."""
     global _bound
     _bound = count
 
@@ -70,8 +70,8 @@ def usable_cpus() -> int:
 
 
 def set_up_threads() -> None:
-    """Make waiting threads of an OpenMP or OpenBLAS that is loaded later stop spinning soon, and give each
-    OpenMP thread a CPU of its own. A variable that the user has set stays."""
+    """Set variables for libraries that are loaded later: waiting threads of OpenMP and OpenBLAS soon stop
+    spinning, and each OpenMP thread gets a CPU of its own. Variables that the user has set stay."""
     # Threads spin just long enough to be awake for the next launch. By default they take cores from the next
     # work, such as another BLAS or a GPU's driver.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
@@ -82,8 +82,8 @@ def set_up_threads() -> None:
 
 @contextlib.contextmanager
 def on_all_cpus() -> Iterator[None]:
-    """Restore the affinity of the calling thread after the `with` block. If OpenMP is loaded in the block, it
-    binds the thread to one CPU, together with all threads and processes that it starts later."""
+    """Restore the CPU affinity of the calling thread after the `with` block. An OpenMP that is loaded in the block
+    binds this thread to one CPU, and thereby all threads and processes that the thread starts later."""
     cpus = _affinity()
     try:
         yield
@@ -93,8 +93,8 @@ def on_all_cpus() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_first_cpu() -> Iterator[None]:
-    """Keep the calling thread on the first of its CPUs in the `with` block, since OpenMP has bound its threads
-    to the others. Do not start a thread in the block, because it would be bound to this CPU, too."""
+    """Keep the calling thread on the first of its CPUs in the `with` block, because OpenMP has bound its threads to
+    the other CPUs. Do not start a thread in the block: it would be bound to the first CPU, too."""
     cpus = _affinity() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
     _bind(set(sorted(cpus)[:1]))
     try:
@@ -115,8 +115,8 @@ def _bind(cpus: Set[int]) -> None:
 
 
 def settle(limit_s: float = 0.25) -> None:
-    """Wait until no other thread of this process runs, at most `limit_s` seconds. If `set_up_threads` came too
-    late, threads of OpenBLAS and OpenMP spin for a while after a call, on cores that the next timing needs."""
+    """Wait until no other thread of this process runs, at most `limit_s` seconds. Threads of OpenBLAS and OpenMP
+    may spin for a while after a call, on cores that the next timing needs."""
     end = time.perf_counter() + limit_s
     while others_run() and time.perf_counter() < end:
         time.sleep(_LOOK_S)
@@ -126,7 +126,7 @@ def others_run() -> bool:
     """Return whether another thread of this process runs or waits for a core.
 
     If the system does not report the state of threads, the processor time during a short sleep of the caller
-    decides. On a busy machine this misses threads that spin, because they mostly wait for a core.
+    decides. On a busy machine this may miss threads that spin, because they mostly wait for a core.
     """
     if os.path.isdir(_THREADS):
         own = str(threading.get_native_id())
@@ -168,8 +168,8 @@ def _is_running(thread: str) -> bool:
 def in_slices(
     function: Callable[[int], Result], count: int, step: int = SLICE, most: int = _MOST_CHECKERS
 ) -> list[Result]:
-    """Call `function` with the start of each slice of `count` elements, on at most `most` threads, and return
-    the results."""
+    """Cut `count` elements into slices of `step`. Call `function` with the start of each slice, on at most `most`
+    threads, and return the results in order."""
     starts = range(0, count, step)
     if len(starts) <= 1:
         return [function(start) for start in starts]
@@ -178,7 +178,7 @@ def in_slices(
 
 @functools.cache
 def _checkers(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads that is kept, because starting threads takes as long as a slice."""
+    """Return a pool of `count` threads. It is kept, because starting threads takes as long as a slice."""
     return ThreadPoolExecutor(count, thread_name_prefix="gpubench-check")
 
 
@@ -201,8 +201,7 @@ def copy(source: Array, target: Array) -> None:
 
 
 def copying_threads() -> int:
-    """Return how many threads copy between the caller's arrays and staging memory: at most eight, since more
-    gain little."""
+    """Return how many threads copy between the caller's arrays and staging memory. More than eight gain little."""
     return min(8, usable_cpus())
 
 
@@ -212,8 +211,7 @@ def bytes_of(host: Array) -> Array:
 
 
 def aligned_array(shape: Shape, dtype: Any) -> Array:
-    """Return a C-contiguous array that begins at a cache line, which streaming stores and whole vectors
-    need."""
+    """Return a C-contiguous array that begins at a cache line, as streaming stores and whole vectors need it."""
     import numpy as np
 
     kind = np.dtype(dtype)
@@ -224,7 +222,7 @@ def aligned_array(shape: Shape, dtype: Any) -> Array:
 
 
 def host_dtype(dtype: Stored) -> Any:
-    """Return the NumPy dtype of host arrays. NumPy lacks bfloat16, which comes from ml_dtypes."""
+    """Return the NumPy dtype of host arrays. bfloat16 comes from ml_dtypes, because NumPy lacks it."""
     import numpy as np
 
     if dtype == "bfloat16":
@@ -235,22 +233,22 @@ def host_dtype(dtype: Stored) -> Any:
 
 
 def calls_library(op: Op, case: Case) -> bool:
-    """Return whether each launch of the case computes the expression into a new array. This holds for the
-    library implementation, and for a tuned one that is a library call."""
+    """Return whether each launch of the case is a library call: the library implementation is one, and a tuned
+    implementation may be one."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     return case.implementation == "library" or (kernel is not None and kernel.library)
 
 
 def trial_params(op: Op, params: Params) -> Params:
-    """Return the params at which an op is tried: those of the case, but at most 2 each. Returns `params` if the
-    op does not have that size."""
+    """Return small params at which an op is tried: each of `params`, but at most 2. Returns `params` itself if
+    the op does not fit such params."""
     small = {name: min(value, 2) for name, value in params.items()}
     return small if op.fits(small) is None else params
 
 
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
-    """Return the reason why the case has no tuned kernel of its own, or None if it has one. The reasons are:
-    the op has no kernel, no such variant, or the kernel is a library call."""
+    """Return the reason why the case has no tuned kernel of its own, or None if it has one. The op may have no
+    kernel or no such variant, or its kernel may be the library call."""
     try:
         tuned_kernel(op, case)
     except Unsupported as refusal:
@@ -272,8 +270,8 @@ def tuned_kernel(op: Op, case: Case) -> Kernel:
 
 
 def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
-    """Return a buffer for the output, or a tuple of buffers for several outputs. With `inputs`, an updated
-    operand shares the buffer of its input. Raises DeviceOutOfMemory, after freeing the buffers that it took."""
+    """Return a buffer for the output, or a tuple of buffers for several outputs. With `inputs`, an output that
+    updates an input has the buffer of that input. Raises DeviceOutOfMemory, and frees the other buffers then."""
     updated = op.updated if inputs else {}
     taken: list[Buffer] = []
     try:
@@ -296,8 +294,8 @@ def named_buffers(op: Op, inputs: Sequence[Buffer], output: Buffer) -> dict[str,
 def in_order(
     steps: Sequence[tuple[Any, Buffer]], output: Buffer, copyto: Callable[[Buffer, Buffer], None]
 ) -> Callable[[], Buffer]:
-    """Return a call that runs the launches of a chain in order, and copies the result of each library call to
-    its place."""
+    """Return a function that runs the launches of a chain in order, copies the result of each library call to its
+    place, and returns `output`."""
 
     def call() -> Buffer:
         for launch, target in steps:
@@ -313,8 +311,8 @@ def in_order(
 def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Make the calls one after the other, each followed by a call of `behind`. Return the seconds of each call
-    together with `behind`, by the session's host clock."""
+    """Make the calls one after the other, and call `behind` after each. Return the seconds of each call, including
+    `behind`, by the session's host clock."""
     readings = [session.clock()]
     for call in calls:
         call()
@@ -329,9 +327,9 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of a chain's steps: first those on the host, by its clock, then `launches`, by
-    `timed(launches)`. If `timed` is None, the host's clock times each launch with its wait. Returns None if
-    `timed` returns None."""
+    """Time the steps of a chain: the host's clock times steps on the host, and `timed(launches)` times the others.
+    If `timed` is None, the host's clock times each launch with its wait. Returns None if `timed` returns
+    None."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(
@@ -345,8 +343,8 @@ def read_stages(
 
 
 class SingleDevice(Session):
-    """A session on one piece of hardware. It refuses overheads, dtypes and transfers that the device does not
-    have. Subclasses refuse further cases by `_refuse`."""
+    """A session on one device. It refuses overheads, dtypes and transfers that the device does not have.
+    Subclasses refuse further cases by `_refuse`."""
 
     has_bfloat16 = True
 
@@ -400,8 +398,7 @@ def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
 
 
 def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
-    """Return an error if all operands together take more bytes than `limits.max_buffer_bytes`, otherwise
-    None."""
+    """Return an error if the operands together take more than `limits.max_buffer_bytes` bytes, otherwise None."""
     size, limit = op.held_bytes(case.params, case.dtype), limits.max_buffer_bytes
     if size <= limit:
         return None
@@ -409,21 +406,21 @@ def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
-    """Return one array per input, drawn by `random_input`."""
+    """Return the array that `random_input` draws for each input."""
     return [random_input(op, operand, params, dtype, seed, kind) for operand in op.inputs]
 
 
 def repeat_values(values: Array, count: int) -> Array:
-    """Return `count` values, which repeat `values`."""
+    """Return an array of `count` values, in which `values` are repeated."""
     import numpy as np
 
     return np.resize(values, count)
 
 
 def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str) -> Array:
-    """Return a C-contiguous array of the operand's values, with the same bytes on every backend. `kind` is how
-    values are drawn: `random` (as the operand declares), `zeros`, `ones` or `normal` (which replaces only
-    uniform values)."""
+    """Return a C-contiguous array of the operand's values, with the same bytes for every backend. `kind` says how
+    they are drawn: `random` as the operand declares, `zeros`, `ones`, or `normal`, which replaces only uniform
+    values."""
     import numpy as np
 
     shape, drawn = operand.shape(params), operand.values
@@ -438,20 +435,20 @@ def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: i
     if kind == "ones" and isinstance(drawn, Ids) and drawn.below(params) == 1:
         kind = "zeros"
     beside = sorted((name, value) for name, value in params.items() if name != "n")
-    # An activation of a larger size begins with the values of a smaller one, in the order of memory.
+    # An activation of a larger size begins with the values of a smaller size, in the order of memory.
     key = f"{op.name} {operand.name} {beside if operand.role == 'activation' else shape} {dtype} {seed}"
     _draw(array, _of_kind(drawn, kind), key, params, wide=dtype == "float64")
     return array
 
 
 def _of_kind(drawn: Values, kind: str) -> Any:
-    """Return the rule by which an operand's values are drawn: the declared one, or the user's `kind`."""
+    """Return the rule by which an operand's values are drawn: the declared rule, or the user's `kind`."""
     return kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
 
 
 def is_plain(operand: Operand) -> bool:
-    """Return whether the operand is an activation in the dtype of the case whose values depend neither on the
-    op nor on each other."""
+    """Return whether the operand is an activation in the dtype of the case, with values that are drawn one by one
+    and independently of the op."""
     alike = isinstance(operand.values, Range) or operand.values in (
         "uniform",
         "normal",
@@ -462,11 +459,9 @@ def is_plain(operand: Operand) -> bool:
     return operand.role == "activation" and operand.dtype is None and alike
 
 
-def plain_values(
-    drawn: Values, number: int, count: int, dtype: Dtype, seed: int, kind: str = "random"
-) -> Array:
-    """Draw a flat array of plain values, which begins with the bytes of every shorter array. `number`
-    distinguishes inputs of one op that are drawn alike. `kind` is as in `random_input`."""
+def plain_values(drawn: Values, number: int, count: int, dtype: Dtype, seed: int, kind: str) -> Array:
+    """Draw a flat array of `count` values. A shorter array has the same first bytes. `number` distinguishes inputs
+    of one op that are drawn alike. `kind` is as in `random_input`."""
     import numpy as np
 
     array = np.empty(count, host_dtype(dtype))
@@ -475,13 +470,12 @@ def plain_values(
     return array
 
 
-# This many values are drawn by one generator. So all CPUs can draw, and the values do not depend on the array's
-# size.
+# One generator draws this many values. So all CPUs can draw, and values do not depend on the size of the array.
 _DRAWN = 1 << 20
 
 
 def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
-    """Fill the array in place by the rule `drawn`, with `key` as the seed."""
+    """Fill the array by the rule `drawn`. `key` is the seed; `wide` draws in float64."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
         return

@@ -1,7 +1,8 @@
-"""Memory of a session: pools of buffers that are kept from one call to the next, and operands in host memory.
+"""Memory of a session: pools that keep buffers from one call to the next, and operands in host memory.
 
-A call in place needs no copy. Either the device reads its inputs and writes its outputs over the link, or pages
-of managed memory move to the side that touches them. Weights stay on the device, as in calls that copy.
+A call on operands in host memory (in place) needs no copy. Either the device reads inputs and writes outputs
+over the link, or pages of managed memory move to the side that touches them. Weights stay on the device, as in
+calls that copy.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ class PageLocked:
 
 
 class PageLockedMemory(HostMemory):
-    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer in the
-    memory of an array and keeps the array alive."""
+    """Page-locked arrays of a session, which have the same address on the device. `buffer_in` makes a buffer in
+    the memory of an array, and the buffer keeps the array alive."""
 
     def __init__(self, session: Session, buffer_in: Callable[[PageLocked, Shape, Stored], Buffer]) -> None:
         self._session, self._buffer_in = session, buffer_in
         self._memories: WeakValueDictionary[int, PageLocked] = WeakValueDictionary()  # by address
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return an error for an op whose library call puts its result into a new array on the device,
-        otherwise None."""
+        """Return an error if the op's library call puts its result into a new array on the device, otherwise
+        None."""
         if op.fills(case.backend):
             return None
         return Unsupported(f"{case.backend} puts the result of {op.name} on the device", reason="not-in-place")
@@ -76,14 +77,13 @@ class PageLockedMemory(HostMemory):
 
 
 class InPlace(Transfers):
-    """Transfers that move nothing, because the host writes and reads the memory in which the device
-    computes."""
+    """Transfers that use no link, because the host writes and reads the memory in which the device computes."""
 
     staging: Staging = "in-place"
 
 
 class InPlaceSession(WrappedSession, HostReadable, Tunes):
-    """A session whose operands lie in host memory. It uses the device's session `home`."""
+    """A session whose operands lie in host memory. The device's session `home` runs the launches."""
 
     def __init__(self, home: Session, memory: HostMemory) -> None:
         super().__init__(home)
@@ -141,13 +141,12 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.close()
 
 
-# Most idle bytes. Idle buffers of earlier sizes are released when a new size is needed and there are more
-# bytes.
+# If a buffer of a new size is needed and more bytes than these are idle, all idle buffers are released.
 IDLE_BYTES = 1 << 30
 
 
 class BufferPool(ABC):
-    """A pool of idle buffers by key. A key is a shape and dtype, or a number of bytes."""
+    """A pool of idle buffers by key. A key is (shape, dtype) or a number of bytes, as the subclass decides."""
 
     limit = IDLE_BYTES  # most idle bytes when a buffer with a new key is needed
     most: float = math.inf  # bytes of the largest buffer that the pool keeps
@@ -195,8 +194,8 @@ class BufferPool(ABC):
         self.release(buffers)
 
     def _new(self, key: Hashable) -> Buffer:
-        """Return a new buffer, after releasing idle ones if there are too many or memory runs out."""
-        # A size that is in use empties nothing: the buffers of a large workload are idle between its launches.
+        """Return a new buffer. First release all idle buffers if there are too many, or if memory runs out."""
+        # A key that is in use releases nothing: the buffers of a large workload are idle between its launches.
         if key not in self._in_use and self.idle_bytes() > self.limit:
             self.empty()
         try:

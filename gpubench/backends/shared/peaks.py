@@ -1,5 +1,5 @@
-"""The means to measure peaks. They are large arrays that are quick to make, a check of products too large for a
-reference, and chains of multiply-adds in WGSL.
+"""Helpers to measure peaks: large arrays that are quick to make, checks of copies and products that are too large
+for a reference, and chains of multiply-adds in WGSL.
 
 A chain has no memory access between its steps: it replaces x by b - x again and again. Each thread has eight
 chains, each of a vector of four elements, so that no step waits for the one before it. With b = 1 and x a
@@ -35,8 +35,8 @@ def is_copy(got: Array, want: Array) -> bool:
 
 
 def is_dot(got: Array, a: Array, b: Array) -> bool:
-    """Return whether `got` holds the dot product of `a` and `b` within rounding, for sums in any order. The
-    allowed error is a multiple of the sum of the terms' absolute values."""
+    """Return whether the first element of `got` is the dot product of two float32 vectors within rounding. The
+    allowed error, for sums in any order, is a multiple of the sum of the terms' absolute values."""
     import numpy as np
 
     want, size = 0.0, 0.0
@@ -47,8 +47,8 @@ def is_dot(got: Array, a: Array, b: Array) -> bool:
 
 
 def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
-    """Return whether c = a b within rounding, in n^2 steps instead of n^3. An element may have an error of 8 u
-    |row of a| |column of b|, with the unit round-off u of `dtype`.
+    """Return whether c = a b within rounding, in n^2 steps instead of n^3. Each element may have an error of 8 u
+    |row of a| |column of b|, where u is the unit round-off of `dtype`.
 
     Source: R. Freivalds, "Probabilistic machines can use less running time", 1977.
     """
@@ -82,8 +82,8 @@ GRAIN = 1024
 
 
 def chain_program(dtype: Dtype, rounds: int, limits: Limits) -> WgslProgram:
-    """Return a program of one dispatch that does `rounds` times UNROLLED steps of every chain. It writes to
-    "out", float32 of shape (threads,); float16 is computed in float32. Raises Unsupported if the device lacks
+    """Return a program of one dispatch that does `rounds` times UNROLLED steps of every chain. It writes float32
+    values of shape (THREADS,) to "out". float16 is computed in float32. Raises Unsupported if the device lacks
     the dtype."""
     if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
         raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
@@ -95,13 +95,13 @@ def chain_program(dtype: Dtype, rounds: int, limits: Limits) -> WgslProgram:
 
 
 def chain_flops(rounds: int) -> int:
-    """Return the number of multiplications and additions in one launch."""
+    """Return the number of multiplications and additions in one launch of `chain_program`."""
     return 2 * THREADS * CHAINS * LANES * UNROLLED * rounds
 
 
 def chain_source(real: str, group: int, wide: int) -> str:
-    """Return the shader text. `real` is f32 or f64. The factors come from the uniform buffer, so that no
-    compiler knows that they are 1."""
+    """Return the shader text. `real` is f32 or f64, `group` the threads of a workgroup, and `wide` the workgroups
+    of a row of the grid. The factors come from the uniform buffer, so that no compiler knows that they are 1."""
     vector = f"vec{LANES}<{real}>"
     starts = ", ".join(f"{real}((k + {lane}u) % {GRAIN}u) / {real}({GRAIN})" for lane in range(LANES))
     names = [f"x{chain}" for chain in range(CHAINS)]
@@ -130,7 +130,7 @@ def chain_source(real: str, group: int, wide: int) -> str:
 
 
 def chain_sums() -> Array:
-    """Return the exact values that "out" must have: float32 of shape (threads,)."""
+    """Return the exact values that "out" must have, as float32 of shape (THREADS,)."""
     import numpy as np
 
     sums = np.zeros(THREADS, np.float32)

@@ -1,5 +1,5 @@
-"""Calls in several queues of a device, so that the copies of one call overlap with the kernels of others. They
-are independent calls in a row, or pieces of the GPU's share of a split."""
+"""Calls in several queues of a device, so that the copies of one call overlap with the kernels of others. The
+calls are independent ones, or pieces of the GPU's share of a split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import Array, Shape, Stored, each
 from gpubench.result.run import PIPELINE_STAGES, OnePiece
 
-# A call that sends fewer bytes than this is not divided into pieces.
+# A call that sends fewer bytes is not divided into pieces.
 LEAST_BYTES = 4 * INLINE_BYTES
 # Pieces under way at the same time: one is uploaded, one is computed, one is downloaded.
 IN_FLIGHT = 3
@@ -28,8 +28,8 @@ class QueuedCall:
     def enqueue(
         self, sent: Mapping[int, Array], fetched: Mapping[int, Array], stages: Sequence[str] = PIPELINE_STAGES
     ) -> None:
-        """Enqueue the call, or some of its stages. `sent` and `fetched` are host arrays by the index of the
-        operand."""
+        """Enqueue the call, or some of its stages. `sent` and `fetched` have host arrays, by the index of an input
+        and of an output."""
         stream = self.stream
         with stream.on():
             if "upload" in stages:
@@ -62,8 +62,7 @@ def one_piece(share: DeviceShare, host_output: Array) -> OnePiece | None:
 
 
 class Pieces:
-    """The first units of a split, computed on a device in about `share.pieces` pieces. Raises
-    DeviceOutOfMemory."""
+    """The GPU's share of a split, computed in about `share.pieces` pieces. Raises DeviceOutOfMemory."""
 
     def __init__(self, share: DeviceShare) -> None:
         assert isinstance(share.session, Streams)
@@ -75,7 +74,7 @@ class Pieces:
         self._buffers: list[tuple[Buffer, Shape, Stored]] = []
         self._calls: dict[int, list[QueuedCall]] = {}  # by the units of a piece
         self._plan: list[tuple[QueuedCall, dict[int, Array], dict[int, Array]]] = []
-        self._hosts: list[Array] = []  # that the plan is made for
+        self._hosts: list[Array] = []  # the host arrays for which the plan is made
         try:
             for size, of_size in ((step, units // step), (units % step, 1)):
                 if size:
@@ -86,8 +85,8 @@ class Pieces:
             raise
 
     def start(self, inputs: Sequence[Array], output: Array) -> Work:
-        """Enqueue all pieces. Returns a function that waits for them. After that the results are in the first
-        rows of `output`."""
+        """Enqueue all pieces. Returns a function that waits until their results are in the first rows of
+        `output`."""
         hosts = [*inputs, output]
         if list(map(id, hosts)) != list(map(id, self._hosts)):
             self._hosts, self._plan = hosts, []
@@ -125,8 +124,7 @@ class Pieces:
                 call.stream.wait()
 
     def _end(self) -> None:
-        """Wait for the work that a failed call left in the queues."""
-        # Its arrays will be used again.
+        """Wait for the work that a failed call left in the queues, because its arrays will be used again."""
         with contextlib.suppress(BackendError):
             self._wait()
 
@@ -144,15 +142,15 @@ class Pieces:
 
 
 class HeldPieces:
-    """The Pieces of at most two shares on a device: the share of the split, and a share of all the work."""
+    """The Pieces of at most two shares of a GPU, usually the GPU's share of a split and a share of all the work."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, int], Pieces] = {}
 
     def start(self, share: DeviceShare, calls: int, host_output: Array | None) -> Work | None:
         """Enqueue one call of the share in pieces, and return a function that waits for the results in
-        `host_output`. Returns None if the call cannot move in pieces, and notes in `share.came_in_pieces`
-        whether it does. Raises DeviceOutOfMemory."""
+        `host_output`. Returns None if this call does not use pieces. Sets `share.came_in_pieces` accordingly.
+        Raises DeviceOutOfMemory."""
         share.came_in_pieces = False
         if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):
             return None

@@ -1,5 +1,5 @@
-"""The check of an output: sentinels, the float64 reference, the comparison of every element, and inputs that make
-every term count.
+"""The check of an output: sentinels, the float64 reference, the comparison of every element with it, and inputs
+that make every term of a sum count.
 
 Functions import NumPy inside, because only workers call them.
 """
@@ -54,22 +54,14 @@ class Oddities(NamedTuple):
     nan: bool = False  # whether there is a NaN
 
 
-def _oddities(part: Array, start: int) -> Oddities:
-    """Find the infinities and NaNs in a part of a reference, which begins at the flat index `start`."""
-    import numpy as np
-
-    finite = np.isfinite(part)
-    return Oddities() if finite.all() else Oddities(start + int(np.argmin(finite)), bool(np.isnan(part).any()))
-
-
 def sentinel_for(odd: Oddities) -> float:
-    """Return a value that no right output contains: NaN, or _ODD if the reference itself contains NaN."""
+    """Return a number that no right output contains: NaN, or _ODD if the reference contains NaN."""
     return _ODD if odd.nan else float("nan")
 
 
 def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int] | None:
-    """Return the index of the first infinity or NaN in a reference, which is [] for a single number. Returns
-    None if there is none, or if an input contains one, too."""
+    """Return the index of the first infinity or NaN in a reference; the index of a single number is []. Returns
+    None if all values are finite, or if an input contains an infinity or NaN, too."""
     import numpy as np
 
     first = answer.odd.first
@@ -79,7 +71,7 @@ def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int] | None:
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
-    """Return an array of sentinels (`sentinel_of`). Outputs are filled with sentinels, so that an element that no
+    """Return an array filled with `sentinel_of`. An output begins as such an array, so that an element that no
     launch writes fails its check."""
     import numpy as np
 
@@ -89,8 +81,8 @@ def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array
 
 
 def sentinel_of(dtype: str, value: float = math.nan) -> float:
-    """Return the sentinel for an output of this dtype: a value that is no id for int32, no letter for uint8,
-    and `value` otherwise."""
+    """Return the sentinel for an output of this dtype. For int32 it is no possible id, for uint8 no letter, and
+    for any other dtype it is `value`."""
     return {"int32": _NO_ID, "uint8": _NO_LETTER}.get(dtype, value)
 
 
@@ -111,9 +103,9 @@ LARGEST = 1e99  # the largest number of a result file, and 1 / the smallest one
 
 
 def samples_of(outputs: Iterable[Array]) -> list[float]:
-    """Return some elements of each numeric output as float64, evenly spaced from its beginning to its end.
-    Complex numbers give their real parts, and bfloat16 gives nothing. A number that a result file cannot hold
-    becomes the nearest that it can, and NaN becomes 0."""
+    """Return at most ANSWER_SAMPLES elements of each numeric output as float64, evenly spaced over the output.
+    Complex numbers give their real parts, and bfloat16 gives nothing. NaN becomes 0. A number that a result
+    file cannot store becomes the nearest one that it can."""
     import numpy as np
 
     samples: list[float] = []
@@ -127,8 +119,8 @@ def samples_of(outputs: Iterable[Array]) -> list[float]:
 
 
 def storable(error: float) -> float | None:
-    """Return an error as a result file holds it: None for infinity, NaN and what is too large, 0 for what is too
-    small."""
+    """Return an error as a result file stores it: infinity, NaN and too large numbers become None, too small
+    numbers become 0."""
     return (error if error * LARGEST > 1 else 0.0) if error < LARGEST else None
 
 
@@ -151,8 +143,8 @@ class Reference(NamedTuple):
 
 def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
     """Return the float64 reference of each output, from memory-mapped files in `folder`. The first worker
-    writes the files and the others read them; `key` identifies the workload and its inputs. Raises BackendError
-    if the files cannot be written."""
+    writes the files, and the other workers read them. `key` identifies the workload and its inputs. Raises
+    BackendError if the files cannot be written."""
     import numpy as np
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -192,18 +184,19 @@ def _odd_file(want: Path) -> Path:
 
 
 def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
-    """Return the function that computes the scale of a tolerance, its slack included, or None if it has none."""
+    """Return the function that computes the scale of a tolerance, including its slack, or None if it has no
+    scale."""
     scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
     if scale is None or slack is None:
         return scale
-    # units * u * scale includes the slack.
+    # So `units * u * scale`, the allowed error, includes the slack.
     return lambda xp, *inputs: scale(xp, *inputs) + slack(xp, u, *inputs) / (tolerance.units * u)
 
 
 def _publish(
     paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array], join: str | None
 ) -> None:
-    """Write each result of `function` in float64 to a file, which appears only when it is complete."""
+    """Write each result of `function` in float64 to its file. A file appears only when it is complete."""
     import numpy as np
 
     def compute_wide(xp: Any, *parts: Array) -> Array:
@@ -232,7 +225,7 @@ def _slice_of(flat: Array, start: int) -> Array:
 def _cut(
     function: Callable[..., Array], op: Op, inputs: Sequence[Array], join: str | None
 ) -> tuple[int, int, Callable[[int], Array]]:
-    """Return the number of rows of the inputs, the rows in a slice, and the function of a slice's first row."""
+    """Return the number of rows, the rows in a slice, and the function that computes the slice from a row on."""
     import numpy as np
 
     axes = _axes(op, join)
@@ -258,7 +251,7 @@ def _axes(op: Op, join: str | None) -> tuple[int, ...]:
 
 
 def _widen_all(inputs: Sequence[Array]) -> list[Array]:
-    """Return copies of whole inputs in float64 (ids and text in their dtype), made on all CPUs."""
+    """Return float64 copies of whole inputs, made on all CPUs. Ids and text keep their dtype."""
     import numpy as np
 
     wide = [np.empty_like(x, x.dtype if x.dtype.kind in "iu" else np.float64) for x in inputs]
@@ -277,7 +270,7 @@ def _new_part(path: Path) -> Path:
 
 
 def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> None:
-    """Write a reference slice by slice, and next to it a file with its Oddities."""
+    """Write a reference slice by slice, and a second file with its Oddities."""
     temporary, note = _new_part(path), _new_part(path)
     note.write_bytes(msgspec.json.encode(_fill_file(temporary, shape, of, count, step)))
     note.replace(_odd_file(path))
@@ -297,7 +290,10 @@ def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int,
     def part_of(start: int) -> Oddities:
         part, begin = np.ravel(of(start)), start * size
         flat[begin : begin + part.size] = part
-        return _oddities(part, begin)
+        finite = np.isfinite(part)
+        if finite.all():
+            return Oddities()
+        return Oddities(begin + int(np.argmin(finite)), bool(np.isnan(part).any()))
 
     # Other processes see it through the same pages: nothing waits for a disk.
     parts = in_slices(part_of, count, step)
@@ -333,8 +329,8 @@ def on_host(op: Op, inputs: Sequence[Array]) -> Any:
 
 
 def exact(op: Op, np: Any, *inputs: Array) -> Any:
-    """Return the float64 results of an op. An op without matrix products that can be cut into slices is
-    computed on all CPUs, so that temporaries stay in the caches."""
+    """Return the float64 results of an op. If it has no matrix products and can be sliced, all CPUs compute
+    slices, whose temporaries stay in the caches."""
     rows, step, of = _cut(op.exact(), op, inputs, None)
     if op.blas or rows <= step:
         return op.exact()(np, *inputs)
@@ -342,8 +338,8 @@ def exact(op: Op, np: Any, *inputs: Array) -> Any:
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
-    """Compare each result with the float64 reference that is computed from the same inputs, widened to
-    float64. `precision` is as in `judge`."""
+    """Compare each result with a float64 reference, which is computed here from the same inputs. `precision` is
+    as in `judge`."""
     import numpy as np
 
     checks = []
@@ -360,11 +356,11 @@ Probe = tuple[list[Array], Callable[[Array], Check]]
 
 
 def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
-    """Yield inputs that make every term of an op's sums count, each with the function that judges the first
-    output. `drawn` has the usual inputs. An op that has neither `terms` nor `probe` yields nothing."""
+    """Yield sets of inputs that make every term of an op's sums count, each with a function that judges the first
+    output. `drawn` has the usual inputs. An op without `terms` and `probe` yields nothing."""
     import numpy as np
 
-    # A missing term is more than the tolerance of bfloat16. Fast algorithms round even whole numbers.
+    # The tolerance of bfloat16 finds a missing term, and allows fast algorithms to round whole numbers.
     if op.probe is not None:
         inputs, want = op.probe(np, case.params)
         pairs = zip(inputs, drawn, strict=True)
@@ -378,8 +374,8 @@ def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
         return judge_alone(op, "bfloat16", alone, [got])[0]
 
     yield whole, compare
-    # Each input shows one place alone: the largest term is the last one, or begins the last 4, 16, 64, ...
-    # terms.
+    # An input for a maximum tests only the place of its largest term. So that place is the last, and then the 4th,
+    # 16th, 64th, ... term from the end.
     if isinstance(op.split, Split) and op.split.join == "maximum":
         terms = whole[0]
         for place in {max(0, len(terms) - 4**k) for k in range(1, len(terms).bit_length() // 2 + 2)}:
@@ -394,9 +390,9 @@ _PERIOD = 65_537  # random signs and terms repeat after about so many, since dra
 
 
 def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
-    """Return two lists of inputs with the same outputs: in the first every term counts, in the second a single
-    term is not 0. A term that is left out or added twice changes a sum by at least 1, more than the tolerance
-    in every dtype."""
+    """Return two lists of inputs with the same right outputs. In the first list every term counts; in the second
+    only one term is not 0. A term that is left out or added twice changes a sum by at least 1, which is more
+    than the tolerance in every dtype."""
     import numpy as np
 
     assert op.terms is not None
@@ -414,12 +410,12 @@ def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
     first, *others = (x for x in op.inputs if x.name in axes and x.name not in op.zero_terms)
     count = first.shape(case.params)[axes[first.name]]
     rest = (count - 1) % _TERM_BLOCK + 1
-    # Terms are whole numbers from 1 to 4 with random signs, and their sum is 3 or -3. Partial sums stay so
-    # small that they are exact.
+    # Terms are whole numbers from 1 to 4 with random signs, and their sum is 3 or -3. Partial sums are so small
+    # that they are exact.
     balanced = blocks(_PERIOD // _TERM_BLOCK, _TERM_BLOCK // 2 - 1, (1, 2, -3))
     last = blocks(1, (rest - 1) // 2, (_JOINED,) if rest % 2 else (1, _JOINED - 1))
     terms = np.concatenate((repeat_values(balanced, count - rest), last))
-    # An op that takes the largest term gets it as the last one, after negative ones.
+    # For an op that takes the largest term, it is the last term, after negative ones.
     if isinstance(op.split, Split) and op.split.join == "maximum":
         terms[:-1], terms[-1] = -np.abs(terms[:-1]), _JOINED
     along = {x.name: signs(count) for x in others}
@@ -444,8 +440,8 @@ def judge(
     errors: BlockErrors | None = None,
 ) -> Check:  # fmt: skip
     """Compare every element of `got` with the reference `want`: |got - want| <= units * u(precision) * scale.
-    `precision` is a key of `UNIT_ROUNDOFF`, and a `scale` of None is |want|. Results that differ only by the
-    dtype's limits (overflow, subnormal numbers) are right, too."""
+    `precision` is a key of `UNIT_ROUNDOFF`, and a `scale` of None means |want|. Results that differ only by the
+    dtype's limits (overflow, subnormal numbers) are right, too. `errors` replaces NumPy in the first pass."""
     import numpy as np
 
     limit = tolerance.units * UNIT_ROUNDOFF[precision]
@@ -473,12 +469,12 @@ def judge(
     same_size = got_flat.size == want_flat.size
     suspects = list(range(0, want_flat.size, BLOCK))
     if same_size and len(suspects) > 1:
-        # A first pass finds the largest error of each block. A second looks again at blocks beyond the limit,
-        # and at the block with the largest error within it.
+        # A first pass finds the largest error of each block. A second pass looks again at blocks beyond the limit,
+        # and at the block with the largest error within the limit.
         largest = None if errors is None else errors(got_flat, want_flat, spread, smallest)
         largest = _block_errors(got_flat, want_flat, spread, smallest) if largest is None else largest
         within = largest <= limit
-        beyond = np.flatnonzero(~within)  # too large, infinite or NaN: some of them count as right
+        beyond = np.flatnonzero(~within)  # too large, infinite or NaN, which may be right all the same
         suspects = [int(i) * BLOCK for i in {*beyond, np.argmax(np.where(within, largest, -1.0))}]
     worsts = [worst_of(start) for start in suspects] if same_size else [(math.inf, 0)]
     worst, where = max(worsts, key=lambda pair: pair[0], default=(0.0, 0))
@@ -494,8 +490,7 @@ def judge(
 BLOCK = 1 << 16
 # Most threads that compare. More wait for the interpreter's lock, as several workers compare at the same time.
 _COMPARERS = 8
-# Takes got, want, a scale (None: |want|) and the least value of the scale. Returns the largest error of each
-# block of BLOCK elements, NaN if any error in it is NaN; or None if it cannot read these arrays.
+# `JudgesBlocks.block_errors`. The error of a block is NaN if the error of any of its elements is NaN.
 BlockErrors = Callable[[Array, Array, Array | None, float], Array | None]
 _scratch = threading.local()
 
@@ -521,8 +516,9 @@ def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float)
 
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
-    """Judge an output of choices, such as indices. The error of a choice is how far it falls short of the best
-    in float64, by the op's `shortfall`. The check also has the number of choices that are not the best."""
+    """Judge an output of choices, such as indices. The error of a choice is how far its value falls short of the
+    best value in float64, by the tolerance's `shortfall`. The check also counts the choices that are not the
+    best."""
     import numpy as np
 
     assert tolerance.shortfall is not None

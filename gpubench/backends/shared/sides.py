@@ -1,6 +1,6 @@
-"""Several devices at work on one op. The op is divided into shares, and partial results are joined. A share has
-a range of units, its part of each operand, and the case that computes it. Here are also the thread that drives
-a second device, and device groups in host memory."""
+"""Several devices that work on one op. The op is divided into shares, and partial results are joined. A share
+has a range of units, its part of each operand, and the case that computes it. This module also has the thread
+that drives a second device, and device groups in host memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.result.case import Case
 
-# A share is rounded to a 256th of the work, so that tiles and vector loads are whole; a sweep in steps of 0.05
-# is still possible. A granule of 1024 units is large enough for any tile.
+# A share is rounded to a multiple of a 256th of the work, so that tiles and vector loads are whole. A granule of
+# 1024 units is large enough for any tile.
 _GRANULES, _LARGEST_GRANULE = 256, 1024
 # A file stores six digits of a share, so finer steps than 2^-19 could not be read back exactly.
 _FINEST_BITS = 19
@@ -69,9 +69,9 @@ def join_partials(split: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """Return the case with which `side` computes the op, or a part of it, at `params`, with data that stays
-    there. The case uses the side's own kernel. It uses the library call if there is no kernel, or if a GPU's
-    kernel is that call."""
+    """Return the case with which `side` computes the op, or a part of it, at `params`. The data stays on the
+    side. The case is tuned, or a library case if the side has no kernel, or if a GPU's kernel is the library
+    call."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
@@ -83,8 +83,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def ask(side: Session, op: Op, case: Case) -> BackendError | None:
-    """Return why a session cannot run a case. Returns None if it can. If the kernel is a library call, ask
-    about the library implementation."""
+    """Return why a session cannot run a case, or None if it can. If its kernel is a library call, the library
+    implementation decides."""
     kernel = op.kernel(side.device.backend, case.dtype)
     if kernel is not None and kernel.library:
         case = replace(case, implementation="library")
@@ -92,11 +92,11 @@ def ask(side: Session, op: Op, case: Case) -> BackendError | None:
 
 
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
-    """Return the reason why a side cannot do all of the work, or None if every side can. A side can do the work
-    by its own kernel, by the library call or, if nothing compiles its kernel, by the plain expression."""
+    """Return the reason why one of the sides cannot do all of the work, or None if each side can. A side can use
+    its own kernel, the library call or, if its kernel cannot be compiled here, the plain expression."""
     for side in sides:
         refused = ask(side, op, side_case(op, case, case.params, side))
-        if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
+        if refused is not None and refused.reason != "not-compiled":
             return Unsupported(f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint)
     return None
 
@@ -113,9 +113,9 @@ class StageCase(NamedTuple):
 
 
 def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
-    """Return `stage` of the workload `case` as a case of the session, with data that stays there. The case is
-    tuned or, if the device has no kernel for the op, a library case. On a session with two sides it is always
-    tuned, which means the best of each side."""
+    """Return `stage` of the workload `case` as a case of the session, with data that stays on its device. The
+    case is tuned or, if the device has no kernel for the op, a library case. On a session with two sides it is
+    always tuned, which means the best that each side has."""
     device, op, params = session.device, kernels.load(stage.op), dict(stage.params(case.params))
     library = not device.composed and op.kernel(device.backend, case.dtype) is None
     implementation: Implementation = "library" if library else "tuned"
@@ -124,8 +124,8 @@ def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
 
 
 def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tuple[Stage, BackendError]]:
-    """Yield each stage that the session cannot run, with the reason. Equal stages are asked about once, and
-    stages on the host never."""
+    """Yield each stage that the session cannot run, with the reason. Of stages with equal cases only the last is
+    looked at. Stages that run on the host are left out."""
     for stage, op, case in {own.case.id: own for own in stages}.values():
         refused = ask(session, op, case) if op.host is None else None
         # Without compiled kernels a stage runs its plain expression.
@@ -134,8 +134,8 @@ def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tu
 
 
 def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]) -> tuple[Launch, Buffer]:
-    """Return the launch of a stage, and the buffer of its result or a tuple of several. `values` maps the names
-    of the values to buffers."""
+    """Return the launch of a stage and the place of its result: a buffer, or a tuple of buffers if there are
+    several results. `values` has the buffers of the workload by name."""
     stage, op, case = own
     reads, made = [values[name] for name in stage.reads], tuple(values[name] for name in stage.writes)
     target = made if op.more_outputs else made[0]
@@ -149,7 +149,7 @@ def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]
 
 class Part:
     """One session's part of an operand, for the launches of one case. `version` is the number of the upload
-    whose data it contains."""
+    whose data is in the part."""
 
     def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
         self.session, self.shape, self.version = session, shape, 0
@@ -163,8 +163,8 @@ class Part:
 
 
 class DividedBuffer:
-    """An operand that several devices divide. It keeps a reference to the uploaded array until a launch divides
-    it, so the array must not change before the next upload."""
+    """An operand that is divided among several devices. An upload only keeps a reference to the caller's array,
+    so the array must not change before the next upload."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -191,14 +191,14 @@ class DividedBuffer:
         return self.host
 
     def hold(self, host: Array) -> None:
-        """Use this array as the content from now on, without a copy. The parts on the devices become out of
+        """Use this array as the content from now on, without a copy. The parts on the devices are then out of
         date."""
         self._host, self._own, self.last = host, False, None
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return the session's part of the operand. Launches with the same `key`, such as a regime, share it. A
-        part is made when it is first needed, and replaced if its shape changes."""
+        """Return the session's part of the operand. Launches with the same `key`, such as a regime, share the part.
+        It is made when it is first needed, and replaced if its shape changes."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:
@@ -230,12 +230,11 @@ class DividedLaunch(Launch):
 
     @property
     def waits(self) -> bool:
-        """Whether an operand was uploaded since the last run, so that it must be sent to the devices before the
-        next run."""
+        """Whether an operand was uploaded since the last run, and must be sent to the devices before the next."""
         return self._seen != self._versions()
 
     def begin(self) -> None:
-        """Note the current uploads of all operands, and that the output will hold this launch's result."""
+        """Note that all uploads so far are sent, and that the output will hold this launch's result."""
         self._seen = self._versions()
         self.output.last = self
 
@@ -244,8 +243,8 @@ class DividedLaunch(Launch):
 
 
 class DeviceShare:
-    """The units `start` to `stop` of a launch on one session, with their parts of the operands. The calling
-    thread may drive the session."""
+    """The units `start` to `stop` of a launch, on one session, with its parts of the operands. Use it on a thread
+    that may drive the session."""
 
     def __init__(self, whole: DividedLaunch, session: Session, start: int, stop: int) -> None:
         op, params = whole.op, whole.case.params
@@ -257,7 +256,7 @@ class DeviceShare:
             buffer.part(session, whole.case.regime_id, operand.shape(params))
             for operand, buffer in zip(op.inputs, whole.inputs, strict=True)
         ]
-        # The way of a device that has all of the work, so that a split gains nothing by another way.
+        # Data moves as if the device had all of the work, so that a split gains nothing by another way.
         implementation: Implementation = (
             "library" if op.kernel(session.device.backend, whole.case.dtype) is None else "tuned"
         )
@@ -265,7 +264,7 @@ class DeviceShare:
         self.target: Part | None = None
         self.launch: Launch | None = None
         self.partial: Array | None = None  # its result in host memory, where the op joins results
-        # The pieces in which a call's data moves, and whether the last result did.
+        # The number of pieces in which a call's data moves, and whether the last result moved in pieces.
         self.pieces, self.came_in_pieces = 1, False
 
     @property
@@ -279,7 +278,7 @@ class DeviceShare:
         return sum(part.bytes for operand, part in operands if operand.travels)
 
     def is_direct(self, host_output: Array | None) -> bool:
-        """Return whether the device moves all data of the share by itself, because the caller's arrays are
+        """Return whether the device copies all data of the share by itself, because the caller's arrays are
         page-locked."""
         op, split = self.whole.op, self.whole.split
         arrays = [
@@ -305,8 +304,8 @@ class DeviceShare:
         self.session.run(self.launch, repeat)
 
     def send(self, *, again: bool = False) -> None:
-        """Send the parts of operands that were uploaded since they were last sent. If `again` is true, all
-        inputs that travel are sent."""
+        """Send the parts of all operands that were uploaded since they were last sent. If `again` is true, send
+        all inputs that travel, too."""
         whole = self.whole
         for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
             if (again and operand.travels) or part.version != buffer.version:
@@ -320,8 +319,8 @@ class DeviceShare:
             )
 
     def start_fetch(self, host: Array) -> bool:
-        """Enqueue the copy of the result to its place in `host`. Returns False if this is not possible, and
-        then `fetch` has to be called."""
+        """Enqueue the copy of the result to its place in `host`. Returns False if that is not possible; then
+        call `fetch`."""
         if self.launch is None or self.whole.split.join or not self.way.is_direct(host):
             return False
         self.way.start_download(self.launch.output, host[self.start : self.stop])

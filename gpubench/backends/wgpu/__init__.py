@@ -1,7 +1,7 @@
 """wgpu: any GPU through Vulkan, Metal or DX12, with the WGSL kernels of the ops (tuned implementation only).
 
-The device clock stamps the begin and the end of a compute pass. Transfers go through mapped staging buffers,
-which are kept. Several threads fill and empty them (docs/kernels.md).
+The device clock stamps the beginning and the end of a compute pass. Transfers use mapped staging buffers, which
+are kept. Several threads fill and empty them (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from gpubench.backends.wgpu.transfers import (
     MAPPABLE,
     MappableMemory,
     MappedTransfers,
-    PlainTransfers,
     StagedStream,
     staging_buffer,
 )
@@ -53,7 +52,7 @@ WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _FLUSH_BYTES = 256 << 20  # twice the largest L2 cache of today, since no API reports the size
 _FLUSH_BYTES_SOFTWARE = 64 << 20
-# Seconds for the candidates of one kernel and size: about seven are built at the same time (0.2 s each) and
+# Seconds for about seven candidates of one kernel and size, which are built at the same time (0.2 s each) and then
 # timed.
 TUNING_S = 3.0
 # The version of wgpu-py whose private functions are called (docs/decisions, 6).
@@ -62,12 +61,13 @@ MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamp
 _EMPTY = one_dispatch("@compute @workgroup_size(1) fn main() {}", (1, 1, 1), ())
 
 
-# A chain, the plain chain and groups of its stages have a set each. Those of the case before are kept, too.
+# Most StampSets that are kept. A chain, the plain chain and groups of its stages have one each, and those of the
+# previous case are kept, too.
 _STAMP_SETS = 8
 
 
 class StampSet:
-    """Memory for the timestamps of `passes` compute passes, which the device writes and the host reads."""
+    """The timestamps of `passes` compute passes, in memory that the device writes and the host reads."""
 
     def __init__(self, device: Any, passes: int) -> None:
         import wgpu
@@ -79,7 +79,7 @@ class StampSet:
         self._readable = staging_buffer(device, 8 * self._count, write=False)
 
     def writes(self, number: int) -> dict[str, Any]:
-        """Return the `timestamp_writes` argument of compute pass `number`."""
+        """Return the argument `timestamp_writes` for compute pass `number`."""
         return {
             "query_set": self._set,
             "beginning_of_pass_write_index": 2 * number,
@@ -87,8 +87,8 @@ class StampSet:
         }
 
     def read(self, encoder: Any) -> list[int]:
-        """Submit the commands of the encoder and wait. Return the ticks at which each pass began and ended,
-        pass by pass."""
+        """Submit the commands of the encoder and wait. Return the ticks at which pass 0 began and ended, then those
+        of pass 1, and so on."""
         encoder.resolve_query_set(self._set, 0, self._count, self._resolved, 0)
         encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 8 * self._count)
         self._queue.submit([encoder.finish()])
@@ -103,8 +103,8 @@ class StampSet:
 
 
 class Stamps:
-    """Times the passes of one submit by their timestamps. The last few StampSets are kept, because wgpu would
-    free a dropped one during the next submit, which is timed."""
+    """Times the passes of one submit by their timestamps. A few StampSets are kept, because wgpu would free a
+    dropped one during the next submit, which may be timed."""
 
     def __init__(self, device: Any, queue: Queue) -> None:
         self._device, self._queue = device, queue
@@ -114,8 +114,8 @@ class Stamps:
         self.period_s = float(library().lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
 
     def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
-        """Run each launch in a pass of its own, all in one submit, and return the times of the passes. Returns
-        None if the clock went backwards."""
+        """Run each launch in its own pass, all in one submit, and return the times of the passes. Returns None if
+        the clock went backwards."""
         passes = len(launches)
         if passes not in self._sets:
             if len(self._sets) >= _STAMP_SETS:
@@ -135,8 +135,8 @@ class Stamps:
 
 
 def limits_of(device: Any, *, software: bool) -> Limits:
-    """Return the limits and features of an open wgpu device, as kernels need them. `software` says whether the
-    device is a rasteriser on the CPU."""
+    """Return the limits and features of an open wgpu device. `software` says whether the device is a rasteriser
+    on the CPU."""
     limits, features = device.limits, device.features
     return Limits(
         max_buffer_bytes=limits["max-buffer-size"],
@@ -192,7 +192,7 @@ class WgpuSession(
     protocols.TimesStages,
     protocols.Records,
 ):
-    """A session on one adapter, with one device, one queue, a pool of buffers and the programs built so far."""
+    """A session on one adapter. It has one device, one queue, a pool of buffers, and the programs built so far."""
 
     has_bfloat16 = False
 
@@ -205,15 +205,12 @@ class WgpuSession(
             self._device = adapter.request_device_sync(required_features=features)
         self.limits = limits_of(self._device, software=device.kind == "software")
         self.programs = Programs(self._device, self.limits)
-        # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
+        # On a rasteriser trials say nothing about a GPU, and its compiler takes seconds for each candidate.
         self.tunes = autotune and device.kind == "gpu"
         self._choices = Choices(_description(device), user_cache(), processes.read_cpu_times())
-        # A rasteriser takes the CPU for itself.
+        # A rasteriser computes on the CPU, which polling would take from it.
         self._queue = Queue(self._device, library(), asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue)
-        self._ways: dict[Implementation, PlainTransfers | MappedTransfers] = {
-            "library": PlainTransfers(self._device), "tuned": self._transfers
-        }  # fmt: skip
         self.pool = StoragePool(self._device, self.programs)
         self._flushing: Any = None
         self.stamps = Stamps(self._device, self._queue) if "timestamp-query" in features else None
@@ -222,7 +219,6 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why this device cannot run the case, or None if it can."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -231,7 +227,7 @@ class WgpuSession(
         for operand in op.operands:
             size = operand.bytes(case.params, case.dtype)
             limit = self.limits.max_buffer_bytes
-            if size > limit:  # an array beyond one binding is the kernel's affair
+            if size > limit:  # the kernel refuses an array that is too large for its bindings
                 return Unsupported(
                     f"{operand.name} takes {size} bytes; this device's buffers hold at most {limit} bytes"
                     " (maxBufferSize)",
@@ -253,8 +249,8 @@ class WgpuSession(
         self.pool.ready(buffer.size).give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a new buffer that is already cleared. (wgpu clears a buffer at its first use, which may be
-        timed.) Raises DeviceOutOfMemory."""
+        """Return a new buffer that is cleared, because wgpu would clear it at its first use, which may be timed.
+        Raises DeviceOutOfMemory."""
         buffer = self.pool.make(buffer_bytes(shape, dtype))
         self._clear(buffer)
         self.sync()
@@ -279,8 +275,8 @@ class WgpuSession(
         return copy
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Return whether `copy` begins with the bytes of `buffer`, by a kernel that compares words of 32 bits.
-        Returns False if the number of bytes is not a multiple of four, even if the bytes are equal."""
+        """Return whether `copy` begins with the bytes of `buffer`. A kernel compares words of 32 bits. Returns False
+        if the number of bytes is not a multiple of four."""
         import numpy as np
 
         size = math.prod(shape) * ITEMSIZE[dtype]
@@ -302,23 +298,21 @@ class WgpuSession(
         mappable = MappableMemory(memory, self._device, self._queue, self._on_host)
         return InPlaceSession(self, mappable)
 
-    def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
-        """Return transfers through kept staging buffers for the tuned implementation, and the queue's
-        convenience calls for the library one."""
-        return self._ways[implementation]
+    def transfers(self, implementation: Implementation) -> MappedTransfers:
+        return self._transfers
 
     def stream(self) -> StagedStream:
         return StagedStream(self._device, self._queue, self._transfers)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
-        """Return the buffer itself, since a launch binds only the bytes of its operand."""
+        """Return the buffer itself, because a launch binds only the bytes of its operand."""
         return buffer
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         try:
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
-        except DeviceOutOfMemory:  # of scratch: what is idle may make room for it
+        except DeviceOutOfMemory:  # there may be room for scratch memory without idle buffers
             self.pool.empty()
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
@@ -329,8 +323,8 @@ class WgpuSession(
             self.programs.build(settled)
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> WgpuLaunch:
-        """Return all dispatches as one pass, after the steps on the host. A chain of several launches is
-        recorded ahead of its next call."""
+        """Return one launch that does the steps on the host and then all dispatches in one pass. If it has several
+        launches, its next call is recorded ahead."""
         launches = [launch for launch, _ in steps]
         dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
         chained = WgpuLaunch(dispatches, output, None)
@@ -339,16 +333,17 @@ class WgpuSession(
         return chained
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time each step by the timestamps of a pass, all in one submit, or else by a submit and a wait for
-        each. Steps on the host are timed by the host's clock. Returns None if the timestamps went backwards."""
+        """Time each step by the timestamps of a pass, all in one submit. Without a clock of the device, or with too
+        many steps, the host's clock times each step with its wait. Returns None if timestamps went
+        backwards."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
-        # What a stage of the host raises is none of the device's errors.
+        # `vendor_errors` covers only the device, because a step on the host may raise such errors itself.
         return read_stages(self, steps, own, vendor_errors()(stamps.read_steps) if stamps else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
-        """Time the recording of a launch. Commands that were recorded ahead are recorded once more for this. On
-        a rasteriser a submit does the work itself, so only the recording is timed."""
+        """Time the recording and submitting of a launch. Commands that were recorded ahead are recorded once more
+        for this. A rasteriser may compute during a submit, so there only the recording is timed."""
         with vendor_errors():
             if self.limits.software:
                 parts_s = self._anew(launch.parts())
@@ -386,15 +381,14 @@ class WgpuSession(
             self.programs.choose(case, name)
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """Return the candidates of a case for which none was chosen yet."""
+        """Return the candidates of a case, or an empty tuple if there is nothing to choose any more."""
         if not self.tunes or case.implementation != "tuned" or self.programs.has_choice(case):
             return ()
         choices = self.programs.candidates(op, case)
         return choices if len(choices) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
-        """Return the seconds of `repeat` launches, by the clock of the device if there is one, otherwise by the
-        clock of the host."""
+        """Return the seconds of `repeat` launches by the device's clock, or by the host's if there is none."""
         seconds = self.time(launch, repeat)
         if seconds is None:
             start = self.clock()
@@ -404,8 +398,8 @@ class WgpuSession(
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """Run the launches, in one pass of one submit if they have neither many steps nor steps on the host."""
-        # A submit for each dispatch would be timed, too.
+        """Run the launches. They are one pass of one submit, unless they have many steps or steps on the host."""
+        # With a submit for each launch, the time of the submits would be measured.
         together = 1 if launch.before or len(launch.parts()) > 1 else repeat
         for _ in range(repeat // together):
             self._before(launch)
@@ -414,8 +408,8 @@ class WgpuSession(
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
-        """Submit `repeat` calls; return when each submit returned, and whether the commands were recorded
-        ahead."""
+        """Submit `repeat` calls. Return the time at which each submit returned, and whether the commands were
+        recorded ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
@@ -436,8 +430,8 @@ class WgpuSession(
             self._queue.wait()
 
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the seconds between the begin and end timestamps of one pass with `repeat` launches. Steps on
-        the host are not included. Returns None if there is no clock or it failed."""
+        """Return the seconds from the beginning to the end of one pass with `repeat` launches, without steps on the
+        host. Returns None if there is no clock, or if it failed."""
         if self.stamps is None:
             return None
         if not launch.ran:
@@ -450,7 +444,7 @@ class WgpuSession(
             self._queue.encode(compute, launch, repeat)
             compute.end()
             begin, end = self.stamps.single.read(encoder)
-        return (end - begin) * self.stamps.period_s if end > begin else None  # else the clock failed
+        return (end - begin) * self.stamps.period_s if end > begin else None  # None: the clock failed
 
     def empty_launch(self) -> WgpuLaunch:
         return WgpuLaunch(self.programs.steps(_EMPTY, {}), None, None)
@@ -471,7 +465,7 @@ class WgpuSession(
             self._device.destroy()
 
     def flush(self) -> None:
-        """Overwrite a buffer larger than usual caches, or the largest buffer that the device allows."""
+        """Overwrite a buffer that is larger than usual caches, or the largest one that the device allows."""
         self._clear(self._flush_buffer())
 
     def _clear(self, buffer: Buffer) -> None:
@@ -506,8 +500,7 @@ def is_software(info: dict[str, Any]) -> bool:
 
 
 class WgpuBackend(Backend):
-    """The backend of the adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs
-    again."""
+    """The adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs again."""
 
     name = "wgpu"
     implementations: tuple[Implementation, ...] = ("tuned",)

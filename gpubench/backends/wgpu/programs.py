@@ -1,4 +1,4 @@
-"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups, and
+"""WGSL programs on a wgpu device: shader modules without runtime checks, cached pipelines and bind groups, and
 programs that fill or compare whole buffers."""
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslPr
 from gpubench.kernels.contract.op import ITEMSIZE, Op, Shape, Stored, each
 from gpubench.result.case import Case
 
-# Most launches that are cached. Their bind groups keep buffers alive; a few are enough, since the pool reuses
-# buffers.
+# Most launches that are cached. Their bind groups keep buffers alive. A few launches are enough, because the pool
+# reuses buffers.
 _BIND_GROUPS = 64
 
-# Most steps in the first submit of a launch and in each later one. The device works on them while the host
-# records the next ones. The first submit has few steps, so that the device begins early. A submit takes the
-# host 15 us, a step 3 us (the host of an H200). Commands that are recorded ahead are recorded in slices, so
-# that the host notices early that the device is done.
+# Most steps in the first submit of a launch, and in each later one. The device works on them while the host
+# records the next steps. The first submit has few steps, so that the device begins early. The host of an H200
+# takes 15 us for a submit, and 3 us for a step. Recording ahead goes in slices, so that the host notices early
+# that the device is done.
 FIRST_STEPS, STEPS, SLICE = 16, 64, 2
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
-Pipelines = dict[tuple[str, str], Any]  # by the text and its entry
+Pipelines = dict[tuple[str, str], Any]  # by the source text and the name of its entry point
 
 
 class WgpuLaunch(Launch):
@@ -39,10 +39,10 @@ class WgpuLaunch(Launch):
         self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
     ) -> None:
         self.before: tuple[HostCall, ...] = ()  # calls on the host before each launch
-        self.ran = False  # whether these calls were made, so that their results are on the device
+        self.ran = False  # whether these calls were made before, so that their results are on the device
         self.chained = False  # whether its next call is recorded while the device works
         self._begun: Iterator[Any] | None = None
-        self._slices_recorded: int  # of the call whose recording has begun
+        self._slices_recorded: int  # slices of the next call that are recorded
         self._recorded: Any = None  # the commands of the next call
         self.steps = steps
         self._parts: list[WgpuLaunch] = []
@@ -51,8 +51,7 @@ class WgpuLaunch(Launch):
         self.kernel_name = kernel_name
 
     def parts(self) -> list[WgpuLaunch]:
-        """Return a list with the launch itself. If it has many steps, return several launches that do its steps
-        in order."""
+        """Return a list with the launch itself or, if it has many steps, the launches that do them in order."""
         if len(self.steps) <= STEPS:
             return [self]
         if not self._parts:
@@ -61,8 +60,8 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def slices(self) -> list[WgpuLaunch]:
-        """Return launches that do a few steps each, in order; the first ones are the shortest."""
-        # While a slice is recorded, the host does not look at the device, and a short chain is soon done.
+        """Launches that do a few steps each, in order. The first ones have the fewest steps."""
+        # While a slice is recorded, the host does not poll the device, which has soon done a short chain.
         count = max(1, len(self.steps))
         return self._cut([*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS)])
 
@@ -71,8 +70,8 @@ class WgpuLaunch(Launch):
         return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
 
     def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
-        """Record one more slice of the next call, and return False if no slice is left. `recording(launch)`
-        yields after each slice. A recording that failed begins again."""
+        """Record one more slice of the next call. Return False once all are recorded. `recording(launch)` yields after
+        each slice. A recording that failed begins again."""
         if self._recorded is None:
             begun, self._begun = self._begun, None
             if begun is None:
@@ -83,12 +82,12 @@ class WgpuLaunch(Launch):
         return self._recorded is None
 
     def take_ahead(self) -> Any:
-        """Return and forget the commands of the next call that were recorded ahead, because commands can be
-        submitted only once. Missing slices of a single part are recorded now. Returns None if nothing, or not
-        all of several parts, was recorded."""
+        """Return the commands of the next call that were recorded ahead, or None if there are none. If the launch
+        has a single part, missing slices are recorded now. Forgets the commands, which can be submitted only
+        once."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
-        # Several parts that were not all recorded are faster recorded and submitted part by part.
+        # A launch of several parts whose recording has not come to an end is faster part by part.
         if (
             recorded is None
             and begun is not None
@@ -104,8 +103,8 @@ class WgpuLaunch(Launch):
 
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any]) -> None:
-    """Record `repeat` launches into an open compute pass. `compute` is the pointer of the pass, and `native`
-    has the functions and the NULL of wgpu-native."""
+    """Record `repeat` launches into an open compute pass. `compute` is the pointer of the pass. `native` has the
+    functions of wgpu-native and its NULL."""
     # The functions are called directly, which takes a fifth less time than through a wrapper. WebGPU orders
     # dispatches that share a buffer.
     lib, null = native
@@ -125,8 +124,7 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any
 
 
 class Programs:
-    """Everything that one device has built: pipelines by source text, programs by workload, and launches by
-    buffers."""
+    """The caches of one device: pipelines by source text, programs by workload, and launches by buffers."""
 
     def __init__(self, device: Any, limits: Limits) -> None:
         self.device = device
@@ -148,7 +146,7 @@ class Programs:
         return self._launches[key][0]
 
     def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """Return the candidates of the case's kernel, or an empty tuple if it has none."""
+        """Return the candidates of the case's kernel, or an empty tuple if it has no candidates."""
         kernel = tuned_kernel(op, case)
         return kernel.candidates(case.params, case.dtype, self._limits) if kernel.candidates else ()
 
@@ -165,8 +163,8 @@ class Programs:
         return (case.workload, case.variant) in self._chosen
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build the pipelines of these cases that are missing, with one thread for each usable CPU. Raises
-        Unsupported if a kernel exceeds a limit of the device, and BuildError if one does not compile."""
+        """Build the missing pipelines of these cases, with one thread for each usable CPU. Raises Unsupported if a
+        kernel exceeds a limit of the device, and BuildError if a kernel does not compile."""
         passes = [step for op, case in cases for step in self._program(op, case)[0].passes]
         missing = {(step.source, step.entry) for step in passes} - self._pipelines.keys()
         with ThreadPoolExecutor(usable_cpus()) as threads:
@@ -177,13 +175,13 @@ class Programs:
     def trial(
         self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> WgpuLaunch:
-        """Return a launch of one candidate; several threads may call this at the same time. The program is not
-        cached, so that the build time of the chosen candidate is its own. Raises BuildError."""
+        """Return a launch of one candidate. Several threads may call this at the same time. Pipelines are not cached,
+        so that building the chosen candidate later takes its usual time. Raises BuildError."""
         steps = self.steps(candidate.build(), named_buffers(op, inputs, output), {}, _sizes(op, case))
         return WgpuLaunch(steps, output, None)
 
     def forget_buffers(self) -> None:
-        """Drop all bind groups, because some buffers no longer exist."""
+        """Drop all cached launches, whose bind groups have buffers."""
         self._launches.clear()
 
     def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
@@ -218,8 +216,8 @@ class Programs:
         return self._programs[key]
 
     def _build_program(self, op: Op, case: Case, preferred: str | None) -> tuple[WgslProgram, str | None]:
-        """Return the program and the name of the preferred candidate, or of the default if that cannot be
-        built."""
+        """Return the program and the name of the preferred candidate, or of the default if the preferred one cannot
+        be built."""
         candidates = self.candidates(op, case)
         if not candidates:
             return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
@@ -271,7 +269,7 @@ class Programs:
 
 
 def buffer_bytes(shape: Shape, dtype: Stored) -> int:
-    """Return the size of a buffer in bytes: a multiple of 16, because kernels read 16 bytes at a time."""
+    """Return the size of a buffer in bytes, a multiple of 16, because kernels read 16 bytes at a time."""
     return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
 
 
@@ -281,8 +279,8 @@ def _sizes(op: Op, case: Case) -> dict[str, int]:
 
 
 def trusted_module(device: Any, source: str) -> Any:
-    """Return a shader module without naga's checks of bounds and loops, which makes kernels faster
-    (docs/kernels.md). Use it only for our own source texts, which guard their tails themselves, and only after
+    """Return a shader module without the checks of bounds and loops that naga adds and that make kernels slower
+    (docs/kernels.md). Use it only for source texts of gpubench, which check bounds themselves, and only after
     the checked module has compiled. wgpu-py has no public function for it."""
     from wgpu.backends.wgpu_native import _api, ffi, lib
 
@@ -300,7 +298,7 @@ def trusted_module(device: Any, source: str) -> Any:
 
 # ---------------------------------------------------------------- programs over whole buffers
 #
-# They read and write the 32-bit words of a buffer, four at a time. A binding may see less than a buffer: then a program
+# They read and write the 32-bit words of a buffer, four at a time. If a binding cannot cover the buffer, the program
 # has several passes.
 
 _THREADS, _MOST_GROUPS = 128, 2048  # every adapter runs groups of 128 threads
@@ -332,7 +330,7 @@ _DIFFER = f"""{_HEAD}
 
 
 def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgram:
-    """Return a program that fills `size` bytes of the buffer "out" with a value."""
+    """Return a program that fills the first `size` bytes of the buffer "out" with `value` in the dtype."""
     import numpy as np
 
     even, odd = np.full(8 // ITEMSIZE[dtype], value, host_dtype(dtype)).view("u4").tolist()
@@ -340,7 +338,7 @@ def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgr
 
 
 def differing(size: int, limits: Limits) -> WgslProgram:
-    """Return a program that sets the first word of "out" if the first `size` bytes of "a" and "b" differ.
+    """Return a program that sets the first word of "out" to 1 if the first `size` bytes of "a" and "b" differ.
     `size` must be a multiple of four."""
     return _over_words(_DIFFER, ("a", "b", "out"), ("a", "b"), size, (0, 0), limits)
 
@@ -348,7 +346,7 @@ def differing(size: int, limits: Limits) -> WgslProgram:
 def _over_words(
     source: str, bindings: tuple[str, ...], seen: tuple[str, ...], size: int, pattern: tuple[int, int], limits: Limits
 ) -> WgslProgram:  # fmt: skip
-    """Return a program with one pass for each part of the buffers `seen` that one binding can cover."""
+    """Return a program with a pass for each part of the buffers `seen`. A part is as long as a binding may be."""
     step = limits.max_binding_bytes // limits.binding_alignment * limits.binding_alignment
     passes = []
     for start in range(0, size, step):

@@ -1,8 +1,8 @@
-"""The queue of a wgpu device. Commands are recorded, submitted and waited for by wgpu-native's functions, not
-by wgpu-py's.
+"""The queue of a wgpu device. Functions of wgpu-native, not of wgpu-py, record and submit commands and wait for
+them.
 
 wgpu-py makes Python objects for each encoder, pass and command buffer, and checks for errors after each call.
-Without them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps, and
+Without that, the host needs 30 to 50 us less for an empty launch (docs/decisions, 6). wgpu-py's wait sleeps, and
 wakes up 30 to 100 us after the device is done (on the host of an H200). So here the host polls the device for a
 while, as CUDA's own wait does.
 """
@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
 from gpubench.base.errors import BackendError, DeviceLost, DeviceOutOfMemory
 
-# Seconds to wait for a report if two threads wait at the same time, since one thread may receive the report of
-# the other.
+# Seconds to wait for a report that another thread may receive, if two threads wait at the same time.
 TOLD_S = 1.0
-# Seconds of polling. After that a late wake-up is at most a twentieth of the wait, and the CPU can do other
-# work.
+# Seconds of polling. After a longer wait, a late wake-up adds at most a twentieth, and the CPU can do other work.
 ASK_S = 2e-3
 
 
@@ -51,9 +49,9 @@ class Library(NamedTuple):
     """The functions of wgpu-native, as wgpu-py 0.32 offers them."""
 
     lib: Any  # functions of the library
-    checked: Any  # these functions, each of which raises an error if wgpu-native reports one
+    checked: Any  # the same functions, which raise the errors that wgpu-native reports
     ffi: Any  # types of the library
-    worked: Any  # callback for the end of work; its argument is the number of the wait
+    worked: Any  # callback for the end of work, with the number of the wait as its argument
     mapped: Any  # callback for the end of a mapping
 
 
@@ -81,9 +79,9 @@ def library() -> Library:
 
 
 class Queue:
-    """The queue of an open device, which raises the error of a command when it is finished or submitted. `asks`
-    says whether to wait by polling. It is False if polling would take the CPU from the device itself or from
-    other work."""
+    """The queue of an open device. Errors of commands are raised when their recording ends or when they are
+    submitted. `asks` says whether to wait by polling, which takes the CPU from other work, and from a device that
+    computes on the CPU."""
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:
         self._device, self.native, self._asks = device, native, asks
@@ -92,8 +90,8 @@ class Queue:
         self._own, self._queue = device._internal, device.queue._internal
 
     def record_next(self, launch: WgpuLaunch | None) -> None:
-        """Have the next wait record one call of `launch` ahead, in the time in which it polls the device. None:
-        record nothing."""
+        """Have the next wait record one call of `launch` ahead, between its polls of the device. None means that it
+        records nothing."""
         self._next = [launch] if self._asks and launch is not None else []
 
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
@@ -106,7 +104,7 @@ class Queue:
         return commands
 
     def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
-        """Record a launch slice by slice: yield None after each slice, and at the end the commands."""
+        """Record a launch slice by slice. Yield None after each slice, and in the end the commands."""
         return self._recording(launch.slices, 1)
 
     def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
@@ -125,13 +123,13 @@ class Queue:
         yield commands
 
     def submit(self, commands: Any) -> int:
-        """Submit the commands. Returns the number of the submission, for which a `Mapping` may wait."""
+        """Submit the commands. Returns the number of the submission, which `Mapping` takes."""
         listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
         return int(self.native.checked.wgpuQueueSubmitForIndex(self._queue, 1, listed))
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> int:
-        """Submit a copy of `size` bytes from buffer to buffer. `size` must be a multiple of four. Returns the
-        number of the submission."""
+        """Submit a copy of `size` bytes, a multiple of four, from buffer to buffer. Returns the number of the
+        submission."""
         return self.call([(source, source_at, target, target_at, size)])
 
     def call(self, first: Copies, launch: WgpuLaunch | None = None, last: Copies = ()) -> int:
@@ -164,12 +162,12 @@ class Queue:
             info = self.callback_info("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
         if not (self._ask(number) and done[number]):
-            self._device._poll_wait()  # which raises what went wrong
+            self._device._poll_wait()  # raises the error, if there is one
         done.pop(number, None)
 
     def await_mapping(self, number: int, behind: int | None = None) -> bool:
-        """Wait until the library reports on mapping `number`, but not for submissions later than `behind`
-        (None: for all). Returns whether the mapping succeeded."""
+        """Wait until the library reports on mapping `number`, and return whether it succeeded. `behind` is the last
+        submission to wait for; None means all."""
         if not self._ask(number):
             if behind is None:
                 self._device._poll_wait()
@@ -182,7 +180,7 @@ class Queue:
         return done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
-        """Return a callback struct of the type `kind`. The library calls `call` with `number`, which identifies
+        """Return a callback struct of the type `kind`. The library will call `call` with `number`, the number of
         the wait."""
         ffi = self.native.ffi
         fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
@@ -190,16 +188,17 @@ class Queue:
         return ffi.new(kind, fields)
 
     def _ask(self, number: int) -> bool:
-        """Poll for at most ASK_S, recording ahead meanwhile, and return whether wait `number` was reported."""
+        """Poll for at most ASK_S, and record ahead between polls. Return whether the end of wait `number` was
+        reported."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         launch: WgpuLaunch | None = None
-        with contextlib.suppress(IndexError):  # of two waits at once one records
+        with contextlib.suppress(IndexError):  # if two threads wait, only one of them records
             launch = self._next.pop()
         while self._asks and number not in done and clock() <= until:
             poll(self._own, False, self._null)
             if launch is not None and number not in done:
-                # What fails here is recorded by its own call, which says why.
+                # After a failure the launch records its own call, and raises the error.
                 more = False
                 with contextlib.suppress(Exception):
                     more = launch.record_ahead(self.recording)
@@ -207,15 +206,15 @@ class Queue:
         return number in done
 
     def _finish(self, encoder: Any) -> Any:
-        """Return the commands of the encoder, which are released together with the Python object."""
+        """Return the commands of the encoder. They are released together with the Python object."""
         commands = self.native.checked.wgpuCommandEncoderFinish(encoder, self._null)
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
 
 
 class Mapping:
-    """A request to map the first `size` bytes of a staging buffer, which the host may touch from `sync_wait` to
-    `close`. `behind` is the last submission that uses the buffer, so that `sync_wait` does not wait for later
-    ones."""
+    """A request to map the first `size` bytes of a staging buffer. The host may touch them from `sync_wait` to
+    `close`. `behind` is the last submission that uses the buffer: `sync_wait` does not wait for later
+    submissions."""
 
     def __init__(
         self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None
@@ -233,7 +232,7 @@ class Mapping:
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:
-        """Return the mapped bytes as an array of uint8. Nobody may use it after `close`."""
+        """Return the mapped bytes as an array of uint8, which must not be used after `close`."""
         import numpy as np
 
         lib, ffi = self._queue.native.lib, self._queue.native.ffi

@@ -1,8 +1,8 @@
 """Transfers between host arrays and wgpu buffers through staging buffers that are kept.
 
 `queue.write_buffer` and `queue.read_buffer` allocate a new staging buffer each time and reach 1 to 2 GB/s. One
-thread that copies into kept, mapped buffers reaches 4 to 9 GB/s. So here several threads copy, while the device
-moves earlier chunks (docs/kernels.md).
+thread that copies into mapped buffers that are kept reaches 4 to 9 GB/s. So here several threads copy, while the
+device moves earlier chunks (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -28,32 +28,12 @@ MAPPABLE = "mappable-primary-buffers"
 # Bytes of a staging buffer, and how many of them take turns in each direction. With these, 256 MiB are uploaded
 # at 21 GB/s on an H200; with four buffers of 8 MiB at 14 GB/s.
 CHUNK_BYTES, BUFFERS = 16 << 20, 3
-# Bytes that a thread copies at a time. A chunk is a multiple of them. WebGPU maps at multiples of eight bytes.
+# Bytes that a thread copies at a time. A chunk is a multiple of this. WebGPU maps at multiples of eight bytes.
 PIECE_BYTES = 2 << 20
-# Up to this size the convenience call is faster: 31 us for 64 KiB against 60 us of mapping (H200). It stays faster
-# up to 1 MiB, but each call takes new staging memory. Once two of them exceed the driver's block, an upload of
-# 2 x 256 KiB takes 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
+# Up to this size `write_buffer` is faster: 31 us for 64 KiB against 60 us of mapping (H200). It stays faster up to
+# 1 MiB, but each call takes new staging memory. If that of two uploads exceeds the driver's block, 2 x 256 KiB take
+# 1.9 ms, and 2 x 1 MiB take 2.2 ms, instead of 0.1 and 0.4 ms.
 SMALL_BYTES = 1 << 16
-
-
-class PlainTransfers(Transfers):
-    """Transfers by the queue's convenience calls, as users of wgpu write them."""
-
-    staging: Staging = "pageable"
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-
-    def upload(self, buffer: Any, host: Array) -> None:
-        """Call `write_buffer`, then submit an empty list, which starts the copy."""
-        with vendor_errors():
-            self._device.queue.write_buffer(buffer, 0, _pad(bytes_of(host)))
-            self._device.queue.submit([])
-
-    def download(self, buffer: Any, host: Array) -> None:
-        data = memoryview(bytes_of(host))
-        with vendor_errors():
-            data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
 
 
 class MappedTransfers(Transfers):
@@ -127,20 +107,22 @@ class MappedTransfers(Transfers):
                 pipeline = ChunkPipeline(lane, size, CHUNK_BYTES, BUFFERS)
                 self._threads.run(lambda start, stop: pipeline.copy(start, stop, copy), size, PIECE_BYTES)
         except BaseException:
-            # Some may be mapped still, and no thread is at work any longer.
+            # No thread works any longer, and some staging buffers may still be mapped.
             lane.destroy()
             raise
 
 
 class StagedStream(DeviceStream):
-    """A stream with staging buffers of its own. WebGPU has only one queue, so the host fills and empties these
-    buffers while the device works for other streams. A call is one submission."""
+    """A stream with its own staging buffers. WebGPU has only one queue, so the host fills and empties these buffers
+    while the device works for other streams. A `with` block of `on` is one submission."""
 
     staging: Staging = "mapped"
 
     def __init__(self, device: Any, queue: Queue, transfers: MappedTransfers) -> None:
         self._device, self._queue, self._transfers = device, queue, transfers
-        self._buffers: dict[tuple[int, bool], Any] = {}  # staging by the buffer, and whether it goes up
+        self._buffers: dict[
+            tuple[int, bool], Any
+        ] = {}  # staging by the buffer's id, and whether it is for uploads
         self._writable: dict[int, Mapping] = {}
         self._landings: dict[int, Landing] = {}
         self._aside = ThreadPoolExecutor(1)
@@ -157,8 +139,8 @@ class StagedStream(DeviceStream):
             self._submit()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Fill the staging buffer, after the device has read its old content. Meanwhile earlier downloads are
-        copied to their arrays."""
+        """Fill the staging buffer, after the device has read its old content. Meanwhile a thread copies earlier
+        downloads to their arrays."""
         self._start_landing()
         if host.nbytes <= SMALL_BYTES:
             self._transfers.upload(buffer, host)
@@ -208,8 +190,7 @@ class StagedStream(DeviceStream):
             self._landings[key] = Landing(mapping, bytes_of(host))
 
     def _start_landing(self) -> None:
-        """Have a thread copy finished downloads to their arrays, if a copy takes longer than waking the
-        thread."""
+        """Have a thread copy finished downloads to their arrays, if that takes longer than waking the thread."""
         for landing in self._landings.values():
             if landing.copied is None and landing.target.size > PIECE_BYTES:
                 landing.mapping.sync_wait()
@@ -235,20 +216,20 @@ class StagedStream(DeviceStream):
 
 
 class Landing:
-    """A download on its way from a staging buffer to the host array."""
+    """A download that has to be copied from a staging buffer to the array `target`."""
 
     def __init__(self, mapping: Mapping, target: Array) -> None:
         self.mapping, self.target = mapping, target
-        self.copied: Future[None] | None = None  # the copy, if another thread makes it
+        self.copied: Future[None] | None = None  # end of the copy, if another thread makes it
 
 
 class MappableMemory(HostMemory):
-    """Host memory of storage buffers that the host can map, on adapters that use the host's memory (`on_host`).
-    By the rules of WebGPU no shader may touch a mapped buffer. Raises Unsupported for other adapters."""
+    """Host memory in storage buffers that the host can map, on adapters that use the host's memory (`on_host`). By
+    the rules of WebGPU no shader may touch a mapped buffer. Raises Unsupported for other adapters."""
 
     def __init__(self, memory: str, device: Any, queue: Queue, on_host: bool) -> None:
         why = "" if memory == "mapped" else f"WebGPU has no {memory} memory"
-        # On an H200 a call on such buffers is as fast as on data on the GPU, where the driver has put them.
+        # On an H200 the driver puts such buffers into the GPU's memory, so a call is as fast as with data on the GPU.
         if not on_host:
             why = why or "on a card such buffers lie in its own memory, which the host reads slowly"
         elif MAPPABLE not in device.features:
@@ -294,8 +275,7 @@ class MappableMemory(HostMemory):
 
 
 def staging_buffer(device: Any, size: int, *, write: bool) -> Any:
-    """Return a buffer that the host can map, to `write` data for the device, or else to read what the device
-    has copied."""
+    """Return a buffer that the host can map. With `write` it takes data to the device, otherwise to the host."""
     import wgpu
 
     use = wgpu.BufferUsage
@@ -318,9 +298,9 @@ def round_up(size: int) -> int:
 
 
 class Lane:
-    """One direction of transfers between the host and `buffer`. A chunk of `size` bytes begins at byte `start`
-    of the array and uses staging buffer number `turn`. Only one thread at a time may call it, since wgpu-py
-    does not promise to be thread-safe."""
+    """One direction of transfers between the host and `buffer`. A chunk is `size` bytes from byte `start` of the
+    array, in staging buffer number `turn`. Only one thread at a time may call it, because wgpu-py does not
+    promise to be thread-safe."""
 
     def __init__(self, device: Any, queue: Queue, chunk: int, *, write: bool) -> None:
         self.buffer: Any = None
@@ -329,7 +309,7 @@ class Lane:
         self._mappings: dict[int, Mapping] = {}
 
     def ask(self, turn: int, start: int, size: int) -> Mapping:
-        """Request the mapped memory of a chunk. The caller waits with `sync_wait` of the returned mapping."""
+        """Request the mapped memory of a chunk. The caller waits for it by `sync_wait` of the returned mapping."""
         if turn not in self._staging:
             self._staging[turn] = staging_buffer(self._device, self._chunk, write=self._write)
         staging = self._staging[turn]
@@ -339,7 +319,7 @@ class Lane:
         return self._mappings[turn]
 
     def close(self, turn: int, start: int, size: int) -> None:
-        """Unmap the chunk and hand it to the device. No thread may use its memory after that."""
+        """Unmap the chunk and, for an upload, have the device copy it. No thread may use its memory after that."""
         self._mappings.pop(turn).close()
         if self._write:
             self._queue.copy(self._staging[turn], 0, self.buffer, start, round_up(size))
@@ -358,7 +338,7 @@ Copy = Callable[[Any, slice, slice], None]
 
 
 class Chunk:
-    """One chunk of an array: its turn and start, the number of bytes still to copy, and its state."""
+    """One chunk of an array: its place (turn, start, size), the bytes that are left to copy, and its state."""
 
     def __init__(self, turn: int, start: int, size: int) -> None:
         self.place = (turn, start, size)
@@ -368,9 +348,8 @@ class Chunk:
 
 
 class ChunkPipeline:
-    """The chunks of one array, in order, in `buffers` staging buffers (at least two) that take turns. The
-    device moves one chunk while threads copy another. Pieces must be taken in order, and each piece lies in one
-    chunk."""
+    """The chunks of one array, in `buffers` staging buffers (at least two) that take turns. The device moves one
+    chunk while threads copy another. Threads must take pieces in order, and a piece must lie in one chunk."""
 
     def __init__(self, lane: Lane, total: int, chunk: int, buffers: int) -> None:
         self._lane, self._bytes, self._buffers = lane, chunk, buffers
@@ -387,12 +366,12 @@ class ChunkPipeline:
         number, inside = divmod(start, self._bytes)
         chunk = self._chunks[number]
         try:
-            # No variable holds the mapped memory, which is gone once the chunk is closed.
+            # No variable has the mapped memory, which does not exist any more once the chunk is closed.
             copy(self._map(number), slice(inside, inside + stop - start), slice(start, stop))
             with self._change:
                 chunk.left -= stop - start
                 last = not chunk.left
-            # No thread waits for all others: the last to finish a piece closes the chunk.
+            # No thread waits for all others: the thread that finishes the last piece closes the chunk.
             if last:
                 chunk.open = Future()
                 with self._calling:
@@ -415,7 +394,7 @@ class ChunkPipeline:
             return chunk.open.result()
         if number == 0:
             self._ask(0)
-        # The first thread with a piece of the chunk waits for it, then requests the next chunk.
+        # The first thread with a piece of the chunk waits for its memory, then requests the next chunk.
         mapping = chunk.asked.result()
         mapping.sync_wait()
         with self._calling:

@@ -85,7 +85,7 @@ def test_an_op_is_tried_with_small_params_and_its_own_switches(name, params, tri
 def test_plain_values_bytes_and_hashes_are_those_of_earlier_versions():
     random = np.zeros(99, np.uint8)
     host.random_bytes(random, "key")
-    drawn = (random, host.plain_values("normal", 2, 9, "float32", 1))
+    drawn = (random, host.plain_values("normal", 2, 9, "float32", 1, "random"))
     assert [hashlib.sha256(x.tobytes()).hexdigest()[:8] for x in drawn] == ["9ce21376", "1369bb20"]
     assert {name: choices.op_hash(kernels.load(name)) for name in HASHES} == HASHES
 

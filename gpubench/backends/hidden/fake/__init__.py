@@ -1,14 +1,15 @@
 """fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
 
-It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own. So tests
-of the whole program are deterministic. `fake:cpu`, `fake:gpu` and the identical GPUs behave well. Every other
-device has the failure or the lack that its name says. Environment variables change the script:
+It computes with NumPy and pretends to take the time that a cost model gives, on a clock of its own, so that
+tests of the whole program are deterministic. `fake:cpu`, `fake:gpu` and the identical GPUs behave well. Every
+other device has the failure or the peculiarity that its name says. Environment variables change the script:
 
-GPUBENCH_FAKE_NOISE=0.1: costs are log-normal with that deviation, seeded by the device and GPUBENCH_FAKE_SEED.
+GPUBENCH_FAKE_NOISE=0.1: each time varies, log-normal with this deviation, seeded by the device's id and
+    GPUBENCH_FAKE_SEED.
 GPUBENCH_FAKE_SLOWER=1.2: kernels take 1.2 times as long.
-GPUBENCH_FAKE_HEAT="gpu1=9": this GPU is a quarter slower after 9 seconds of its clock.
+GPUBENCH_FAKE_HEAT="gpu1=9": this GPU takes 1.25 times as long after 9 seconds of its host clock.
 GPUBENCH_FAKE_GPUS=4: there are identical GPUs fake:gpu0 to fake:gpu3, which form device groups.
-GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9": the bytes/s between two GPUs.
+GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9": the links between GPUs 0 and 1, and 1 and 2, have so many bytes/s.
 GPUBENCH_FAKE_SLOW="gpu2=1.15": this GPU takes 1.15 times as long.
 
 The device group `link-lies` delivers wrong data, and `link-hangs` never returns.
@@ -45,7 +46,7 @@ LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
 
 
 class FakeLinks(HostLinks):
-    """Scripted links. Each exchange takes the time of the slowest link."""
+    """Scripted links. Each exchange takes the time that the slowest link needs."""
 
     copier = library = "fake"
 
@@ -88,18 +89,17 @@ class FakeLinks(HostLinks):
         self._now += LINK_CALL_S + size / self._rate
 
 
-# For devices whose clock is not steady: throttle reasons and share of the full clock, in the first block and
-# later. Scripted blocks are so short that each has one reading.
+# For devices whose clock is not steady: (throttle reasons, share of the full clock) in the first block, and in all
+# later ones. Scripted blocks are so short that each has one reading.
 _STEADY, _HOT = ((), 1.0), (("hw_thermal_slowdown",), 0.9)
 _CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
-    "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY), "slows": (_STEADY, ((), 0.5)),
+    "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY),
     "power-cap": (_STEADY, (("sw_power_cap",), 0.6)),
 }  # fmt: skip
 
 
 class FakeBackend(Backend, Observed, Joins):
-    """The scripted devices. Each one has its own behaviour. `fake:unavailable` is not listed and cannot be
-    opened."""
+    """The scripted devices. `fake:unavailable` is not among them and cannot be opened."""
 
     name = "fake"
     implementations: tuple[Implementation, ...] = ("library",)
@@ -109,7 +109,7 @@ class FakeBackend(Backend, Observed, Joins):
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The CPU and the identical GPUs, or the CPU and `gpu` if there are none."""
+        """The CPU and the identical GPUs. If there are none, the CPU and `gpu`."""
         return ("cpu", *(list_identical() or ["gpu"]))
 
     def devices(self) -> list[Device]:
@@ -124,12 +124,12 @@ class FakeBackend(Backend, Observed, Joins):
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Open scripted GPUs that share one host clock."""
+        """Open identical GPUs with one host clock for all."""
         host = HostTime()
         return [FakeSession(make_device(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
-        """Open a device. Raises BackendUnavailable for an unknown word after the colon."""
+        """Open a device. Raises BackendUnavailable if there is none with this id."""
         word = device_id.partition(":")[2]
         if word not in (*WORDS, *list_identical()):
             raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
@@ -141,8 +141,6 @@ class FakeBackend(Backend, Observed, Joins):
         first, later = _CLOCKS.get(word, (_STEADY, _STEADY))
 
         def read() -> dict[str, Any]:
-            if word == "monitor-hangs":
-                sleep_for_ever()
             if word == "monitor-dies":
                 os._exit(3)
             throttle, share = later if next(numbers) else first

@@ -1,4 +1,4 @@
-"""The session of a scripted device: its memory, its launches, and the time that they pretend to take."""
+"""The session of a scripted device: its memory, its launches, and the time that these pretend to take."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation,
 from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceClock, Identity, Peak, Staging
 
-# Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
-# break-even points fall inside the default ladders.
+# Seconds and rates of the two cost models. They are near those of a 16-core CPU and a large GPU, so that
+# break-evens are inside the default ladders.
 CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S = 1e-6, 4e10, 8e11
 GPU_LAUNCH_S, GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S = 4e-6, 6e-6, 3e12, 4.5e13
 COPY_CALL_S, COPY_BYTES_PER_S = 8e-6, 5e10
@@ -49,13 +49,13 @@ STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
 FAULT_S = 2e-5  # seconds in which managed memory moves to one side
 EMPTY_COST_S = 1e-6
 CLOCK_STEP_S = 1e-9
-# The host's seconds of an asynchronous copy, and the launch in a stream at which `breaks-off` is lost.
+# The host's seconds of an asynchronous copy. The number of the launch in streams at which `breaks-off` is lost.
 ENQUEUE_S, BREAKS_AT = 1e-6, 30
 
 WORDS = (
     "cpu", "gpu", "no-clock", "oom", "crash", "exit", "hang", "wrong", "lost", "build", "throttle", "implausible",
-    "cools", "slows", "power-cap", "monitor-hangs", "monitor-dies", "shared", "noisy", "overlaps", "one-queue",
-    "no-streams", "breaks-off", "unified", "not-mapped",
+    "cools", "power-cap", "monitor-dies", "shared", "noisy", "overlaps", "one-queue", "no-streams",
+    "breaks-off", "unified", "not-mapped",
 )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ class FakeBuffer:
 
 
 class FakeLaunch(Launch):
-    """A launch that computes the expression once for the same inputs. `cost_s` is the number of seconds that each
-    run pretends to take."""
+    """A launch that computes the expression only if its inputs have changed. Each run pretends to take `cost_s`
+    seconds."""
 
     def __init__(self, compute: Any, cost_s: float) -> None:
         self.compute = compute
@@ -80,14 +80,14 @@ class FakeLaunch(Launch):
 
     def execute(self) -> None:
         """Compute again if other arrays were uploaded since the last call, or if there are no inputs."""
-        # A user's function without inputs may not be idempotent; all other launches are.
+        # A function of a user without inputs may return something else each time.
         arrays, earlier = [buffer.array for buffer in self.reads], self._computed_from
         if self.output is None or not arrays or not all(map(_is_same, arrays, earlier)):
             self.output, self._computed_from = self.compute(), arrays
 
 
 class FakeChain(FakeLaunch):
-    """Several launches in order as one, each with its result in the buffer that the next one reads."""
+    """Several launches in order as one. Each puts its result into the buffer that a later launch reads."""
 
     def __init__(self, session: FakeSession, steps: protocols.Steps, output: Buffer) -> None:
         super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))
@@ -96,8 +96,7 @@ class FakeChain(FakeLaunch):
         self._left: dict[int, bytes] = {}
 
     def execute(self) -> None:
-        """Run the steps on the host, and each launch whose inputs or output have changed since the last
-        call."""
+        """Run the steps on the host, and the launches whose inputs or output have changed since the last call."""
         for number, (launch, target) in enumerate(self._steps):
             if isinstance(launch, HostCall):
                 launch()
@@ -110,7 +109,7 @@ class FakeChain(FakeLaunch):
 
 
 def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
-    """Return some elements of each buffer as a fingerprint."""
+    """Return some elements of the buffers as a fingerprint of their content."""
     # Uploaded data and sentinels differ everywhere, so a few elements are enough.
     flat = [buffer.array.reshape(-1) for buffer in buffers]
     return b"".join(array[:: max(1, array.size // 4)].tobytes() for array in flat)
@@ -124,8 +123,8 @@ def _is_same(thing: Any, other: Any) -> bool:
 
 
 class FakeTransfers(Transfers):
-    """Scripted transfers, which are faster for the tuned implementation. On `fake:wrong` each upload changes
-    the data."""
+    """Scripted transfers, which are faster for the tuned implementation. On `fake:wrong` an upload changes the
+    data."""
 
     def __init__(self, session: FakeSession, implementation: Implementation) -> None:
         tuned = implementation == "tuned"
@@ -144,8 +143,8 @@ class FakeTransfers(Transfers):
 
 
 class FakeStream(DeviceStream):
-    """A stream of a device with three engines: for uploads, downloads and kernels. On `one-queue` there is a
-    single engine. On `overlaps` a kernel does not wait for the upload before it, and reads the old data."""
+    """A stream of a device with three engines, for uploads, downloads and kernels. `fake:one-queue` has a single
+    engine. On `fake:overlaps` a kernel does not wait for the upload before it, and reads the old data."""
 
     def __init__(self, session: FakeSession) -> None:
         self._session, self._ready_s = session, 0.0
@@ -193,8 +192,8 @@ class FakeStream(DeviceStream):
 
 
 class FakeHostMemory(HostMemory):
-    """Host memory that the device reads and writes at the rate of copies, but on `fake:unified` as fast as its
-    own."""
+    """Host memory that the device uses at the rate of copies, or on `fake:unified` at the rate of its own
+    memory."""
 
     def __init__(self, session: FakeSession, memory: str) -> None:
         self._fake, self._fault_s = session, FAULT_S if memory == "managed" else 0.0
@@ -225,7 +224,7 @@ class HostTime:
         self._last = 0.0
 
     def read(self) -> float:
-        """Read the clock, which moves on by one step if nothing moved it since the last reading."""
+        """Read the clock. If nothing moved it since the last reading, it moves by one step."""
         if self.seconds <= self._last:
             self.seconds += CLOCK_STEP_S
         self._last = self.seconds
@@ -245,7 +244,7 @@ class FakeSession(
     protocols.TimesStages,
     protocols.ScriptedPair,
 ):
-    """A session with two clocks, of host and device, which the scripted costs advance."""
+    """A session with two clocks, one of the host and one of the device, which scripted costs advance."""
 
     has_bfloat16 = False
 
@@ -263,12 +262,12 @@ class FakeSession(
         self.threads = 4 if word == "cpu" else None
         self.blas = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
         self.limits = Limits(max_buffer_bytes=1 << 34, max_binding_bytes=1 << 34, float16=True, float64=True)
-        # The answer to the inputs seen last: computed once per workload, not once a launch.
+        # The last inputs and their answer, so that it is computed once a workload, not once a launch.
         self._asked: list[Any] = []
         self._answer: Buffer = FakeBuffer(None)
         self._host = host or HostTime()
         self._device_s = self._copied_s = 0.0
-        self._engines: dict[str, float] = {}  # until when each works for streams
+        self._engines: dict[str, float] = {}  # by engine: when it has done all work of streams
         self._streamed = 0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * read_slowness(word)
@@ -276,7 +275,6 @@ class FakeSession(
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the session cannot run the case, or None if it can."""
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -288,8 +286,7 @@ class FakeSession(
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
     def free(self, buffer: Buffer) -> None:
-        """Advance the clock by the time of returning memory to the pool. Python frees the array with its last
-        reference."""
+        """Advance the clock by FREE_S. Python frees the array with its last reference."""
         self._spend(FREE_S)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -300,8 +297,8 @@ class FakeSession(
         """Do nothing. The array is freed with its last reference."""
 
     def in_place(self, memory: str) -> InPlaceSession:
-        """Return the session for this kind of memory. Raises Unsupported for managed memory if the device
-        shares the host's memory, and for all kinds on `fake:not-mapped`."""
+        """Return a session in this kind of memory. Raises Unsupported for managed memory on `fake:unified`, and
+        for both kinds on `fake:not-mapped`."""
         if self._word == "not-mapped" or (self.device.unified and memory == "managed"):
             raise Unsupported(f"scripted: no {memory} memory", reason="not-in-place")
         return InPlaceSession(self, FakeHostMemory(self, memory))
@@ -324,16 +321,15 @@ class FakeSession(
         return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))
 
     def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """Upload at this cost."""
         buffer.array = host
-        # Here an upload returns at once, and kernels do not wait for it.
+        # On `fake:overlaps` an upload returns at once, and kernels do not wait for it.
         if self._word == "overlaps":
             self._copied_s = max(self._copied_s, self._host.seconds) + cost_s
         else:
             self._spend(cost_s)
 
     def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """Wait for the device, and download at this cost, or at none for the CPU."""
+        """Wait for the device, and download at this cost. The CPU has no cost."""
         if max(self._device_s, self._copied_s) > self._host.seconds:
             self.sync()
         self._np.copyto(host, buffer.array)
@@ -352,8 +348,8 @@ class FakeSession(
         return fits and same_bytes(got, copy.array.reshape(-1)[: got.size].reshape(shape))
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
-        """Return a launch of the expression, with the cost that the model gives for this device. Raises BuildError
-        on `fake:build`."""
+        """Return a launch of the expression, with the cost of this device's model. Raises BuildError on
+        `fake:build`."""
         if self._word == "build":
             raise BuildError("scripted: line 1: expected ';'")
         np = self._np
@@ -379,7 +375,7 @@ class FakeSession(
         return FakeChain(self, steps, output)
 
     def _fill(self, target: Buffer, compute: Callable[[], Buffer]) -> None:
-        """Put the result of `compute` into the buffer `target` of a chain."""
+        """Put the result of `compute` into `target`, a buffer of a chain."""
         self._asked = []
         for made, place in zip(each(compute()), each(target), strict=True):
             if self._word == "cpu":
@@ -398,7 +394,7 @@ class FakeSession(
         return StageReading(seconds, sum(seconds), "host" if self.device.clock is None else "event")
 
     def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
-        """Enqueue the launches. Failing devices fail here, in the middle of real work."""
+        """Enqueue the launches. A device that is scripted to fail does so here, except in an empty launch."""
         if launch.cost_s > EMPTY_COST_S:
             self._act_out()
         launch.execute()
@@ -407,7 +403,7 @@ class FakeSession(
             return
         first = self._host.seconds + GPU_LAUNCH_S
         self._host.seconds += GPU_LAUNCH_S * repeat
-        # A kernel shorter than the launch waits for the host, a longer one lets it run ahead.
+        # A kernel that is shorter than a launch waits for the host. Otherwise the host runs ahead.
         busy = max(launch.cost_s, GPU_LAUNCH_S) * (repeat - 1) + launch.cost_s
         self._device_s = max(self._device_s, first) + busy * self._factor()
 
@@ -416,8 +412,8 @@ class FakeSession(
         self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
 
     def both(self, aside: Work, here: Work) -> None:
-        """Run both functions one after the other. By the scripted clock both begin now, and the longer one
-        determines the end."""
+        """Run both functions, one after the other. On the scripted clock both begin now, and the longer one ends
+        last."""
         began = self._host.seconds
         aside()
         ended = self._host.seconds
@@ -432,7 +428,7 @@ class FakeSession(
         return FakeBuffer(array)
 
     def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the kernel time of the model. Returns None on the CPU and on `fake:no-clock`."""
+        """Return the time of the model. Returns None on `fake:cpu` and `fake:no-clock`."""
         if self.device.clock is None:
             return None
         self.run(launch, repeat)
@@ -445,8 +441,8 @@ class FakeSession(
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the peaks of the cost model. The kernels of `fake:implausible` are five times as fast as its
-        peaks allow."""
+        """Return the requested peaks of the cost model. The kernels of `fake:implausible` are five times as fast
+        as its peaks allow."""
         peak, (_, bytes_per_s, flops_per_s) = partial(Peak, device_id=self.device.id), self._rates
         rate = STAGED_BYTES_PER_S
         return [
@@ -485,13 +481,13 @@ def sleep_for_ever() -> NoReturn:
 
 
 def read_scripted_time(name: str) -> dict[str, float]:
-    """Return the numbers in an environment variable like `gpu2=1.15 gpu3=2`, by name."""
+    """Parse an environment variable such as `gpu2=1.15 gpu3=2`, and return its numbers by name."""
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}
 
 
 def read_slowness(gpu: str) -> float:
-    """Return the factor by which a scripted GPU is slower."""
+    """Return the factor by which GPUBENCH_FAKE_SLOW makes a GPU slower, or 1."""
     return read_scripted_time("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
 
 
