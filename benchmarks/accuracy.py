@@ -39,8 +39,8 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "cuda-bench", "nu
 
 
 def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
-    """Return the tools that can measure a small kernel without an exception, and for each other tool the reason
-    why not."""
+    """Return the tools that measure a small kernel of their library without an exception, and by name the
+    exceptions of the others. A tool for a library without a subject is in neither."""
     tools, absent = [], {}
     for tool in TOOLS:
         mine = [subject for subject in subjects if subject.library == tool.library]
@@ -76,22 +76,22 @@ def in_turns(
 def beside_ncu(
     readings: dict[tuple[str, int], Reading],
 ) -> tuple[list[Pairing], dict[str, str], dict[str, float]]:
-    """Return the pairings with ncu, the reason for each mode without pairings, and the seconds of the empty
-    kernel by tool."""
+    """Return the pairings with ncu, for each mode that fails the reason, and for each other mode the seconds of
+    the empty kernel."""
     pairings, absent, empty = [], {}, {}
     for tool, cache, clocks in accuracy_ncu.MODES:
         try:
             rows = accuracy_ncu.profile(cache, timeout_s=CHILD_S)
             pairings += accuracy_ncu.pairings(tool, clocks, rows, readings)
             empty[f"empty, {tool}"] = accuracy_ncu.empty_s(rows)
-        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
             absent[tool] = f"{type(error).__name__}: {error}"[:600]
         _say(tool)
     return pairings, absent, empty
 
 
 def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
-    """Return the pairings with nvbench, and the reason if there are none."""
+    """Return the pairings with nvbench. If nvbench fails, return none, and the reason."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "pairings.json"
         words = [sys.executable, "-m", "benchmarks.accuracy_nvbench", str(out)]
@@ -110,7 +110,8 @@ def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
 
 
 def measure_stages() -> Iterator[Agreement]:
-    """Yield the agreement after each of three stages: the tools in this process, nvbench, and ncu.
+    """Yield the agreement after each of three stages: the tools in this process, nvbench, and ncu. Each agreement
+    includes the one before.
 
     Raises BackendUnavailable if the CuPy backend cannot be opened.
     """
@@ -132,7 +133,8 @@ def measure_stages() -> Iterator[Agreement]:
 
 
 def _here(session: Session, agreement: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
-    """Return the agreement with the tools of this process added; store gpubench's own readings in `alone`."""
+    """Return the agreement with the tools of this process added. Store gpubench's additional readings in
+    `alone`."""
     small = [cupy_subject(session, "matmul", 256)]
     try:
         small.append(torch_subject(session, small[0]))

@@ -28,8 +28,8 @@ KERNELS = (
     *(("add", 1 << power) for power in range(12, 25, 2)),
     *(("matmul", n) for n in (64, 128, 256, 512, 1024, 2048)),
 )
-# For each mode: its name, what ncu does to the caches before a kernel, and the comparable clocks of gpubench
-# with whether the comparison is judged.
+# For each mode: its name, the value of ncu's option --cache-control, and the comparable clocks of gpubench. The
+# bool next to a clock says whether the pairing has to meet a target.
 MODES: tuple[tuple[str, str, tuple[tuple[Clock, bool], ...]], ...] = (
     ("ncu, caches flushed", "all", (("cold", True),)),
     ("ncu, caches kept", "none", (("hot", True), ("single", False))),
@@ -54,19 +54,19 @@ def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
     ]
 
 
-def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> list[list[float]]:
-    """Return, for each subject in order, a list with the seconds of each of its `launches` launches, all
-    kernels of a launch together. A subject begins after a row of the empty kernel. Raises ValueError if a
-    subject's number of kernels is not a multiple of `launches`."""
+def per_launch(rows: Sequence[tuple[str, float]]) -> list[list[float]]:
+    """Return, for each subject in order, a list with the seconds of each of its `LAUNCHES` launches, all kernels of
+    a launch together. A subject begins after a row of the empty kernel. Raises IndexError if the first row is of
+    another kernel, and ValueError if the kernels of a subject are no whole launches."""
     groups: list[list[float]] = []
     for name, seconds in rows:
         if name.partition("(")[0] == EMPTY:
             groups.append([])
         else:
             groups[-1].append(seconds)
-    if any(not group or len(group) % launches for group in groups):
-        raise ValueError(f"not {launches} launches each: {[len(group) for group in groups]} kernels")
-    sizes = [len(group) // launches for group in groups]
+    if any(not group or len(group) % LAUNCHES for group in groups):
+        raise ValueError(f"not {LAUNCHES} launches each: {[len(group) for group in groups]} kernels")
+    sizes = [len(group) // LAUNCHES for group in groups]
     return [
         [sum(group[at : at + size]) for at in range(0, len(group), size)]
         for group, size in zip(groups, sizes, strict=True)
@@ -81,8 +81,8 @@ def empty_s(rows: Sequence[tuple[str, float]]) -> float:
 def profile(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
     """Run ncu and return pairs (kernel name, seconds) for the kernels that it timed.
 
-    `cache` is `all` to flush the caches before each kernel, or `none` to keep them. Raises OSError and
-    ValueError if ncu fails.
+    `cache` is `all` to flush the caches before each kernel, or `none` to keep them. Raises OSError if ncu is not
+    installed, TimeoutExpired after `timeout_s` seconds, and ValueError if no kernel was timed.
     """
     command = where()
     if command is None:
@@ -104,9 +104,9 @@ def pairings(
     tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
-    """Return a pairing for each kernel in `KERNELS` and each of `clocks`, if `readings` has one of the kernel
-    on that clock. It compares gpubench's reading with the median launch in ncu's `rows` (kernel name, seconds).
-    The bool next to a clock says whether the pairing has to meet a target."""
+    """Return a pairing for each kernel in `KERNELS` and each of `clocks`, if `readings` has the kernel on that
+    clock. It compares gpubench's reading with the median launch in ncu's `rows` (kernel name, seconds). The bool
+    next to a clock says whether the pairing has to meet a target."""
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [
         Pairing(

@@ -38,8 +38,8 @@ class Beside(NamedTuple):
 
 
 def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """Return, for each value of nvbench's axis `number`, its results that are numbers of float64, by their
-    tags. Values that nvbench skipped are left out."""
+    """Return nvbench's float64 results by tag, for each value of its axis `number`. Values that nvbench skipped
+    are left out."""
     times: dict[int, dict[str, float]] = {}
     for benchmark in document["benchmarks"]:
         for state in benchmark["states"]:
@@ -55,9 +55,8 @@ def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pairing]:
-    """Return the times by nvbench beside those by gpubench, for each op and size. Single launches stand beside
-    the cold clock, batches beside the hot one. `besides` has gpubench's readings, and `document` is nvbench's
-    JSON."""
+    """Return the pairings of nvbench's times with gpubench's, for each op and size: single launches with the cold
+    clock, batches with the hot clock. `besides` has gpubench's readings, and `document` is nvbench's JSON."""
     states = summaries(document)
     samples: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
     for beside in besides:

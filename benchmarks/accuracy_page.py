@@ -23,23 +23,23 @@ def rewrite(file: Path | None) -> None:
     PAGE.write_text(renew(text, file), encoding="utf-8")
 
 
-def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:
-    """Return the text of the page with new tables. Raises ValueError if neither the page nor the caller names a
-    file."""
+def renew(text: str, file: Path | None = None) -> str:
+    """Return the text of the page with new tables from `file`, or else from the file that the page names. Raises
+    ValueError if there is none."""
     named = _FILE.search(text)
     if file is None and named is None:
         raise ValueError("the page has no line <!-- file: ... -->; give a file")
-    path = file.resolve() if file is not None else root / named["file"]  # type: ignore[index]
+    path = file.resolve() if file is not None else ROOT / named["file"]  # type: ignore[index]
     agreement = msgspec.json.decode(path.read_bytes(), type=Agreement)
-    name = path.relative_to(root) if path.is_relative_to(root) else path
+    name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     text = _FILE.sub(f"<!-- file: {name} -->", text, count=1)
     block = f"<!-- begin: tables -->\n{tables(agreement)}\n<!-- end: tables -->"
     return _BLOCK.sub(lambda _: block, text)
 
 
 def tables(agreement: Agreement) -> str:
-    """Return Markdown: the device and versions, a row for each tool and clock, and then a table of all values
-    for each clock."""
+    """Return Markdown: the device and versions, a table with a row for each tool and clock, and then a table of
+    all values for each library and clock."""
     versions = ", ".join(f"{name} {version}" for name, version in agreement.versions.items())
     pairings = [*agreement.pairings, *without_events(agreement)]
     parts = [
@@ -55,11 +55,8 @@ def tables(agreement: Agreement) -> str:
 
 
 def without_events(agreement: Agreement) -> list[Pairing]:
-    """Return the pairings that compare ncu with the cold clock, with corrected times of gpubench.
-
-    The events of the cold clock measure some time even if there is nothing between them. ncu uses no events, so
-    this time is subtracted.
-    """
+    """Return the pairings of ncu with the cold clock, after subtracting from gpubench's times what the cold clock's
+    events measure if there is nothing between them. ncu uses no events."""
     zero = agreement.floors.get(EVENTS, 0.0)
     return [
         msgspec.structs.replace(

@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-# `hot`, `cold` and `wall` are gpubench's clocks. The other two, which are in no result file, explain
-# differences: `single` is one warm launch, and `cold - events` is the cold clock minus the seconds that two
-# events measure around nothing.
+# `hot`, `cold` and `wall` are gpubench's clocks. The other two are in no result file; they explain differences.
+# `single` is one warm launch, and `cold - events` is the cold clock minus the seconds that two events measure
+# around nothing.
 Clock = Literal["hot", "cold", "single", "wall", "cold - events"]
 EVENTS = "nothing, cold"  # the floor that `cold - events` subtracts
 Reading = dict[Clock, float]  # seconds per launch
@@ -50,8 +50,8 @@ class Pairing(msgspec.Struct, frozen=True):
     @property
     def agrees(self) -> bool | None:
         """Whether the excess is within the target, or None if there is no target."""
-        # Short kernels are compared only with ncu, which reads the start and end of the kernel itself: all
-        # other tools include their events, or the host's time for a launch.
+        # ncu judges short kernels, because it reads the start and end of the kernel itself. All other tools judge
+        # long kernels, because they include their events, or the host's time for a launch.
         if not self.judged or (self.ours > LONG_S) == self.tool.startswith("ncu"):
             return None
         if self.ours > LONG_S:

@@ -33,8 +33,7 @@ SINGLES = 5
 
 
 class OnDevice(Workspace):
-    """A workspace whose inputs were drawn on the device, so that nothing is copied and no float64 reference is
-    computed."""
+    """A workspace with inputs from the device itself: nothing is copied, and no float64 reference is computed."""
 
     def __init__(self, session: Session, case: Case, buffers: list[Buffer]) -> None:
         self.session, self.case, self.buffers = session, case, buffers

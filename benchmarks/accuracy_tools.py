@@ -1,4 +1,4 @@
-"""The tools that benchmarks/accuracy.py compares with gpubench, each called as its own documentation
+"""The tools that benchmarks/accuracy.py compares with gpubench. Each is called as its documentation
 recommends."""
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Tool(NamedTuple):
 
 
 def cupyx_many(subject: Subject) -> Theirs:
-    """Time as many launches with cupyx.profiler as gpubench queues. The host enqueues them while earlier
-    launches run."""
+    """Time with cupyx.profiler as many launches as gpubench queues. The host enqueues launches while earlier ones
+    run."""
     from cupyx.profiler import benchmark
 
     count = subject.cycle.hot_repeat or 1
@@ -89,8 +89,8 @@ TOOLS = (
 def turns(
     subject: Subject, tools: Sequence[Tool], count: int, read: Callable[[Subject], Reading] = reading
 ) -> list[Pairing]:
-    """Measure the kernel of `subject` by each tool, `count` times in turns with gpubench, and return a pairing
-    for each tool. A tool's time stands beside the mean of gpubench's readings just before and just after it."""
+    """Measure the kernel of `subject` by each tool, `count` times in turns with gpubench (`read`), and return a
+    pairing for each tool. A tool's time is paired with the mean of gpubench's readings just before and after it."""
     # Tools with the same `measure` share one measurement.
     ways = list(dict.fromkeys(tool.measure for tool in tools))
     own: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}

@@ -68,8 +68,7 @@ class Times(NamedTuple):
     other: float  # best seconds on another device
 
     def cost(self, *, cpu: bool) -> float:
-        """Return by which share the best of one side, the CPU or the other devices, is slower than the best of
-        all."""
+        """Return (the best time of one side, the CPU or the other devices) / (the best time of all) - 1."""
         return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
 
     @property
@@ -99,8 +98,8 @@ class Times(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One size that was left out of the data and asked for. A cost of None means no answer, or an answer that
-    was not measured."""
+    """One question of the benchmark: advice at a size that was left out of the data. A cost of None means that
+    there was no answer, or that the advised device was not measured."""
 
     alone: bool  # whether one implementation of one device competes with the CPU
     regime: str  # id of the regime
@@ -211,9 +210,8 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
 def ask(
     field: Field, rest: Sequence[Contender], whole: ContenderSet, measured: dict[int, Times], n: int
 ) -> Question:
-    """Return the question for size `n`, with the answer and its cost by the times in `measured`. The answer
-    comes from the contenders in `rest`, whose curves lack this size. `whole` tells which contenders are CPUs.
-    """
+    """Return the question for size `n`, with the answer and its cost by the times in `measured`. The answer comes
+    from the contenders in `rest`, whose curves lack this size. `whole` tells which contenders are CPUs."""
     times = measured[n]
     contestants = [*filter(field.competes, rest)]
     implementations = {(contender.device_id, contender.implementation) for contender in contestants}

@@ -1,10 +1,10 @@
 """The device `altered:0` for benchmarks/false_alarms.py: a real device that does additional work in some
 sessions.
 
-It opens the device ALTERED_DEVICE and passes every call on. ALTERED_EXTRA is a list of shares, one for each
-session in turn, such as `0,0.1,0,0.2`. In a session with the share 0.1, every tenth launch is made twice, of
-cases whose size is in ALTERED_SIZES. So a sample takes a tenth longer because of real work on the device. The
-file ALTERED_LOG counts the sessions: it gets one line for each.
+It opens the device ALTERED_DEVICE and passes every call on. ALTERED_EXTRA is a list of shares, such as
+`0,0.1,0,0.2`, which the sessions take in turns. In a session with the share 0.1, every tenth launch of a case
+whose size is in ALTERED_SIZES is made twice. So a sample takes a tenth longer because of real work on the device.
+Each session adds a line with its share to the file ALTERED_LOG.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class AlteredSession:
         self.device = device
         self._extra = extra
         self._sizes = sizes
-        self._owed: dict[int, float] = {}  # launches not yet made, by the launch's identity
+        self._owed: dict[
+            int, float
+        ] = {}  # by the id of a slowed launch: the launches still to add, less than 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -45,7 +47,7 @@ class AlteredSession:
         self._inner.tune(op, self._own(case), inputs)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Compile on the real device, and remember the launches that are made more often."""
+        """Compile on the real device, and remember the launch if its case is slowed."""
         launch: Launch = self._inner.compile(op, self._own(case), inputs, output)
         if self._extra and case.params["n"] in self._sizes:
             self._owed[id(launch)] = 0.0
@@ -56,10 +58,10 @@ class AlteredSession:
         return msgspec.structs.replace(case, device_id=self._inner.device.id)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Make `repeat` launches, and for a slowed case the session's share of them in addition."""
+        """Make `repeat` launches. For a slowed case make more launches: the session's share of `repeat`."""
         self._inner.run(launch, repeat)
         if id(launch) in self._owed:
-            # Shares add up, and each time the sum reaches 1 there is one launch more.
+            # The fractions of launches add up.
             owed = self._owed[id(launch)] + repeat * self._extra
             self._owed[id(launch)] = owed - int(owed)
             if int(owed):
@@ -80,8 +82,8 @@ class AlteredBackend(Backend):
         return [_rename(device) for device in self._inner.devices() if device.id == self._inner_id]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Open the real device for the next session, whose share of additional work is the next one in
-        ALTERED_EXTRA, and add a line to ALTERED_LOG."""
+        """Open the real device for the next session. Its share of additional work is the next in ALTERED_EXTRA and
+        is added to ALTERED_LOG."""
         log = Path(os.environ["ALTERED_LOG"])
         number = len(log.read_text().splitlines()) if log.exists() else 0
         shares = [float(text) for text in os.environ.get("ALTERED_EXTRA", "0").split(",")]
@@ -92,7 +94,7 @@ class AlteredBackend(Backend):
         os.environ["GPUBENCH_FAKE_SEED"] = str(number)
         sizes = frozenset(int(text) for text in os.environ.get("ALTERED_SIZES", "").split(",") if text)
         inner = self._inner.open(self._inner_id, threads, autotune=autotune)
-        # Its methods are those of the session inside, whichever they are.
+        # The altered session has the methods of the inner one, so it counts as an instance of the same protocols.
         for part in type(inner).__mro__:
             if part.__module__ == Session.__module__:
                 part.register(AlteredSession)  # type: ignore[attr-defined]

@@ -2,9 +2,9 @@
 
 Run: python benchmarks/buffers.py [DEVICE ...] (default: cupy:0 and wgpu:0)
 
-It prints the nanoseconds per call of each step. It also prints what an `add` of 1 Mi float32 elements takes
-longer, waited and queued, if its output comes from the pool. For CuPy it also measures CuPy's own pool and
-`empty`, and `a + b` in comparison with `add(a, b, out=o)`.
+It prints the nanoseconds per call of each step. It also prints how much longer an `add` of 1 Mi float32 elements
+takes, waited and queued, if its output comes from the pool. For CuPy it also measures CuPy's own pool and `empty`,
+and `a + b` in comparison with `add(a, b, out=o)`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def make_queue(session: Any, call: Callable[[], object]) -> Callable[[int], None
 
 
 def compare_adds(session: Any, device_id: str) -> dict[str, tuple[float, float]]:
-    """Return by situation the nanoseconds of an `add` into existing memory and into memory from the pool."""
+    """Return, by situation, the nanoseconds of an `add` into existing memory, and into memory from the pool."""
     op = kernels.load("add")
     case = Case("add", op.group, {"n": N}, "float32", "tuned", session.device.resident_regime, device_id)
     inputs = [session.allocate(SHAPE, "float32") for _ in range(2)]
@@ -148,4 +148,5 @@ def main() -> None:
         session.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -46,8 +46,8 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 
 
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
-    """Return, for each case of a suite, whether `compare` would judge it SLOWER at this `threshold`. Its own
-    test and the joint test must be significant, and the ratio new / base of low ends above 1 + `threshold`."""
+    """Return, for each case of a suite, whether `compare` would judge it SLOWER at this `threshold`: the test of the
+    case and the joint test are significant, and the ratio new / base of low ends is above 1 + `threshold`."""
     low = [
         ([math.exp(x) for x in before], [math.exp(x) for x in after])
         for before, after in zip(base, new, strict=True)
@@ -79,7 +79,7 @@ def power(suites: int, chance: random.Random) -> Iterator[str]:
                         base, new = ([part[i] for part in parts] for i in (0, 1))
                         new[0] = [value + math.log(slowed) for value in new[0]]
                         verdicts.append(slower(base, new, INTERLEAVED))
-                    # An unchanged suite tells of false alarms, the others of the slowed case.
+                    # In an unchanged suite any hit is a false alarm; in the others the slowed case counts.
                     hits = [any(verdict) if slowed == 1.0 else verdict[0] for verdict in verdicts]
                     shares.append(f"{sum(hits) / suites:.0%}")
                 yield f"| {count} | {sigma:.0%} | {side} | {' | '.join(shares)} |"
@@ -153,7 +153,7 @@ def a_side(
 
 
 def is_same(base: Side, new: Side) -> tuple[bool, bool]:
-    """Return whether the low ends alone are SAME, and whether the case is also SAME with the medians and slow
+    """Return whether a case is SAME by the low ends alone, and whether it is SAME also by the medians and slow
     ends."""
     limit = 1 + INTERLEAVED
     low, _, high = stats.shift_ratio(
@@ -186,6 +186,7 @@ def same(suites: int, chance: random.Random) -> Iterator[str]:
             yield f"| {name} | {side} | {' | '.join(cells)} |"
 
 
+# For each table: its headings, its seed, and the function that yields its rows.
 TABLES: dict[str, tuple[tuple[str, ...], int, Callable[[int, random.Random], Iterator[str]]]] = {
     "power": (
         ("cases", "between sessions", "sessions a side", "suites with a false alarm", "+10 % found", "+20 %", "+50 %"),

@@ -1,5 +1,5 @@
-"""A contest of gpubench and PyTorch: pairs of processes, one for each of the two. Every second pair has the
-reverse order. A ratio is the median over the pairs, with its order-statistic interval."""
+"""A contest of gpubench and PyTorch. Each pair is a process of gpubench and one of PyTorch, in reverse order in
+every second pair. A ratio is the median over the pairs, with its order-statistic interval."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentPars
 
 
 def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-    """Run `script` with the options `named` in a process for gpubench, then in `options.pairs` pairs of
-    processes. Return the output of the first, which compiles and chooses kernels, and for each pair those of
-    gpubench and PyTorch by name. The pairs share the time `options.budget_s`."""
+    """Run `script` with the options `named` in one process of gpubench, which compiles and chooses kernels, then in
+    `options.pairs` pairs of processes, which share the time `options.budget_s`. Return the output of the first
+    process, and for each pair the outputs by side."""
     began = time.monotonic()
     prepared = _run(script, "ours", options, named, 0.0)
     print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)

@@ -124,10 +124,11 @@ class Shape(NamedTuple):
     # Pairs (factor, position): the CPU's time rises by the factor around position * crossing, over a factor of
     # 3.
     caches: tuple[tuple[float, float], ...] = ()
-    # If not 0: the exponent above 0.8 of the crossing. It is 1 below 0.2 of it, and BENT_POWER in between.
+    # If not 0: the exponent above 0.8 of the crossing. It is BENT_POWER from there down to 0.2 of the crossing, and
+    # 1 below.
     bend: float = 0.0
-    # If not 0: the GPU computes waves of this share of the crossing. A part of a wave takes as long as a whole
-    # one.
+    # If not 0: the GPU computes in waves, whose size is this share of the crossing. A part of a wave takes as long
+    # as a whole one.
     waves: float = 0.0
 
 
@@ -251,11 +252,8 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
 
 
 def thresholds(repeats: int, seeds: Sequence[int]) -> None:
-    """Print a row for each kind of curves.
-
-    It shows the share of intervals that contain the true break-even, their median width, and the distance of
-    guesses from the true break-even.
-    """
+    """Print a row for each kind of curves: the share of intervals that contain the true break-even, their median
+    width, the median distance of estimates from the true break-even, and the share of widths up to 2.25."""
     print("| curve | held | high / low | off by | within 2.25 |\n|---|---|---|---|---|")
     for name, (shape, noise) in ROWS.items():
         draws = [random.Random(f"{seed} {name}") for seed in seeds]

@@ -39,8 +39,7 @@ OPS = (
 )
 SIZES = "64Ki,1Mi,16Mi,64Mi"
 UNITS = {"Ki": 2**10, "Mi": 2**20}
-# The ops that are limited by memory, with the smallest share of the rate of the all-core copy that each has to
-# reach.
+# For each op that is limited by memory, the share of the all-core copy's rate that it has to reach.
 COPY_SHARES = dict.fromkeys(
     ("add", "sub", "mul", "div", "saxpy", "chain", "relu", "relu_grad", "sum", "max", "dot"), 0.9
 ) | {"copy": 0.9, "transpose": 0.6}
@@ -107,7 +106,7 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
 
 
 def _time(call: Callable[[int], None], limit_s: float) -> float:
-    """Return the seconds of a call, the median of the batches that fit into about `limit_s` seconds."""
+    """Return the seconds of a call, as the median of the batches that fit into about `limit_s` seconds."""
     clock = time.perf_counter
     start = clock()
     call(1)
@@ -248,7 +247,7 @@ def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
 
 
 def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the op's share of the copy rate as text, and whether it is high enough; without a target it is."""
+    """Return the op's share of the copy rate as text, and whether it is high enough (true without a target)."""
     least = COPY_SHARES.get(name)
     if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:
         return "", True

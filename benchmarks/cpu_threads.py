@@ -43,7 +43,7 @@ FACTOR, SLACK_S = 1.05, 1e-7
 def main() -> None:
     """Print a table of the cases in which the tuned implementation is slower, and a line of counts."""
     options = _options()
-    # Fresh choices: those of another day would be on trial too.
+    # The cache is empty, so that all choices are made now.
     os.environ["GPUBENCH_CACHE_DIR"] = tempfile.mkdtemp()
     alone = BACKEND.open("numpy:0", 1, autotune=False)
     session = BACKEND.open("numpy:0", options.threads)
@@ -109,8 +109,8 @@ def _times(calls: Mapping[str, Callable[[int], None]], rounds: int) -> dict[str,
     for number in range(rounds):
         # The calls take turns, in reverse order in every second round.
         for name in calls if number % 2 else reversed(list(calls)):
-            settle()  # threads of the one before may still spin
-            calls[name](1)  # wakes its own
+            settle()  # threads of the previous call may still spin
+            calls[name](1)  # wakes the threads of this call
             seconds[name].append(_took(calls[name], repeats[name]))
     return seconds
 

@@ -1,4 +1,4 @@
-"""Compare the break-even that a search finds with that of a dense sweep, and compare the times of both.
+"""Compare the break-even and the time of a search with those of a dense sweep.
 
 Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
@@ -123,8 +123,8 @@ def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
 def sweep(
     crossing: Found, options: argparse.Namespace, out: Path
 ) -> tuple[curves.Threshold | None, float, int, float]:
-    """Make a dense sweep around a break-even. Return its break-even or None, the last size at which the order
-    of its medians changes or 0, the number of sizes, and its seconds."""
+    """Make a dense sweep around a break-even. Return the sweep's break-even (None: there is none), the last size at
+    which the order of the medians changes (0: nowhere), the number of sizes, and the seconds of the sweep."""
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule
     steps = round(options.octaves * STEPS)
@@ -165,8 +165,8 @@ def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
 
 
 def row(crossing: Found, dense: curves.Threshold | None, last: float, sizes: int, seconds: float) -> str:
-    """Return one line of the table. The time of a sweep over the whole ladder is estimated from the time of one
-    size."""
+    """Return one line of the table. It includes the time of a sweep over the whole ladder, estimated from the time
+    per size."""
     ladder = kernels.load(crossing.op).sizes
     whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)
     name = f"{crossing.op}, {crossing.regime}"

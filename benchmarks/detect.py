@@ -61,15 +61,16 @@ def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def machines(path: Path, unpacked: Path) -> list[Path]:
-    """Return the recorded machines in a folder or an archive. They are the folders that contain `proc` or
-    `sys`."""
-    if path.is_dir():
-        return [path]
-    with tarfile.open(path) as archive:
-        # Python before 3.11.4 has no filters; the archives are the caller's own.
-        safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        archive.extractall(unpacked, **safe)
-    roots = [root for root in (unpacked, *sorted(unpacked.iterdir())) if root.is_dir()]
+    """Return the recorded machines in a folder or an archive: its folders that contain `proc` or `sys`. An archive
+    is extracted to `unpacked`."""
+    top = path
+    if not path.is_dir():
+        top = unpacked
+        with tarfile.open(path) as archive:
+            # Python before 3.11.4 has no filters; the archives are the caller's own.
+            safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(unpacked, **safe)
+    roots = [top, *sorted(top.iterdir())]
     return [root for root in roots if (root / "proc").is_dir() or (root / "sys").is_dir()]
 
 

@@ -109,17 +109,16 @@ def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> R
 
 
 def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
-    """Return sets of five pairs of neighbouring sessions. If there are more than MOST_SETS, they are a sample
-    with a fixed seed."""
+    """Return sets of five pairs of neighbouring sessions: all sets, or a sample of MOST_SETS with a fixed seed."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     every = list(itertools.combinations(pairs, SIDE))
     return every if len(every) <= MOST_SETS else random.Random(1).sample(every, MOST_SETS)
 
 
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield four numbers for each comparison of unchanged sessions. The first two say whether any case is
-    SLOWER, and whether any is beyond the `raised` thresholds. The others are the shares of cases that are SAME,
-    and that would be by the low ends alone."""
+    """Yield four numbers for each comparison of unchanged sessions: whether any case is SLOWER, whether any is SLOWER
+    beyond its `raised` threshold, the share of cases that are SAME, and the share that would be SAME by the low ends
+    alone."""
     ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
@@ -143,9 +142,9 @@ def _same_but_for_shape(case: JudgedCase) -> bool:
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """Compare sessions in which the case `case_id` was slowed by `share` with the unchanged sessions beside
-    them. Yield its verdict and its ratio new / base for each comparison. `others` are cases of the same
-    sessions that were not changed."""
+    """Compare sessions in which the case `case_id` was slowed by `share` with neighbouring unchanged sessions. Yield
+    the verdict on this case and its ratio new / base for each comparison. `others` are the cases that were not
+    changed."""
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
     near = [
         [

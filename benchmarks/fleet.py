@@ -112,9 +112,9 @@ def synthetic(
 
 
 def alarms(counts: list[int], figures: int) -> None:
-    """Print two tables for fleets of these numbers of GPUs. The first has the healthy GPUs that the rule
-    confirms as slow, per fleet, the second how often one slow GPU is confirmed. `figures` is about how many
-    values each cell simulates."""
+    """Print two tables for fleets with these numbers of GPUs. The first shows how many healthy GPUs of a fleet the
+    rule confirms as slow. The second shows how often it confirms one slow GPU. Each cell simulates about `figures`
+    values."""
     print("confirmed false alarms a healthy fleet")
     print(f"{'tails':>7} {'cv':>6} " + " ".join(f"{f'n = {count}':>10}" for count in counts))
     for tail in (gauss, heavy):
@@ -140,12 +140,9 @@ def false_alarms(count: int, cv: float, tail: Callable[[random.Random], float], 
 
 
 def detection(count: int, cv: float, short: float, figures: int) -> float:
-    """Return the share of simulated fleets of `count` GPUs in which the rule confirms the slow GPU by its
-    matmul case.
-
-    One GPU of each fleet is slower by the share `short`. `cv` is the variation among the GPUs, and `figures` is
-    about how many values are simulated in all.
-    """
+    """Return the share of simulated fleets of `count` GPUs in which the rule confirms the slow GPU by its matmul
+    case. One GPU of each fleet is slower by the share `short`, and `cv` is the variation among the GPUs. About
+    `figures` values are simulated in all."""
     draw = random.Random(f"{SEED} {count} {cv} {short}")
     fleets = min(400, max(20, figures // (count * len(CASES))))
     hits = 0

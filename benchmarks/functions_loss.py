@@ -54,9 +54,9 @@ def at(curve: Curve, n: float) -> float:
 
 
 def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
-    """Return the smallest size at which a reader of the printed answer in `cell` chooses the GPU, or infinity
-    if there is none. It is `low` if the GPU always wins. An interval is read as its geometric mean, from `low`
-    to `high` where it is open."""
+    """Return the smallest size at which a reader of the printed answer in `cell` chooses the GPU. Return `low` if the
+    GPU always wins, and infinity if it never does. An interval counts as its geometric mean, with `low` or `high` in
+    place of an open end."""
     if cell["verdict"] in ("always", "all-sizes"):
         return low
     if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):
@@ -93,8 +93,8 @@ def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
 
 
 def table(cells: list[Judged], devices: dict[str, str]) -> str:
-    """Return a Markdown table with a line for each function, for the library that is faster on the GPU, and a
-    summary of all cells."""
+    """Return Markdown: a table with a line for each function, by its fastest library on the GPU, and a summary of all
+    cells."""
     head = "| function | GPU by | waited | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
     lines = [head]
     for op in sorted({cell.op for cell in cells}):

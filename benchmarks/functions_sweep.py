@@ -70,9 +70,8 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
 
 
 def time_call(sample: Any, calls: int) -> float:
-    """Return the seconds of a call, from the faster of two samples after a turn for warm-up. `sample` makes a
-    given number of turns, each of them with `calls` calls. The second sample is omitted if the first takes
-    longer than LONG_S."""
+    """Return the seconds of a call, from the faster of two samples after a turn for warm-up. `sample` makes a given
+    number of turns of `calls` calls each. The second sample is omitted if the first takes longer than LONG_S."""
     spans: list[float] = []
     for turns in (1, 1, MOST):
         turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1

@@ -43,39 +43,26 @@ def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def imports(everywhere: bool) -> dict[str, set[str]]:
-    """Return the modules of gpubench that each module imports.
-
-    If `everywhere` is false, imports inside functions and imports for type checking do not count.
-    """
+def imports() -> dict[str, set[str]]:
+    """Return the modules of gpubench that each module imports, also inside functions and for type checking."""
     product = modules()
-    return {name: set(_imports_of(tree(path), product, everywhere)) - {name} for name, path in product.items()}
+    return {name: set(_imports_of(tree(path), product)) - {name} for name, path in product.items()}
 
 
-def _imports_of(node: ast.AST, product: Mapping[str, Path], everywhere: bool) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ImportFrom) and child.module:
-            for alias in child.names:
-                whole = f"{child.module}.{alias.name}"
-                yield from (name for name in (whole if whole in product else child.module,) if name in product)
-        elif isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names if alias.name in product)
-        elif everywhere or not (_is_function(child) or _for_types(child)):
-            yield from _imports_of(child, product, everywhere)
-
-
-def _is_function(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-
-
-def _for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+def _imports_of(module: ast.Module, product: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield from (name for name in (whole if whole in product else node.module,) if name in product)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in product)
 
 
 def small_with_one_importer() -> list[str]:
     """Return the short modules that exactly one other module imports. The `__init__` modules of packages do not
     count."""
-    importers = Counter(target for targets in imports(everywhere=True).values() for target in targets)
+    importers = Counter(target for targets in imports().values() for target in targets)
     return [
         name
         for name, path in modules().items()
@@ -109,7 +96,7 @@ def long_signatures() -> list[str]:
 def longest_path() -> list[str]:
     """Return the rooms on the longest path of imports from `cli` down to `base`."""
     rooms: dict[str, set[str]] = {}
-    for name, targets in imports(everywhere=True).items():
+    for name, targets in imports().items():
         rooms.setdefault(_room(name), set()).update(map(_room, targets))
 
     @functools.cache

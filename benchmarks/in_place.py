@@ -26,7 +26,7 @@ Key = tuple[str, int, str]  # op, size, regime
 
 
 def best_times(path: str, device: str) -> dict[Key, CaseTime]:
-    """Return the time of the fastest implementation of each call on the device."""
+    """Return, by op, size and regime, the time of the fastest implementation on the device."""
     times: dict[Key, CaseTime] = {}
     for case in analyse(store.load(Path(path))).cases:
         key = (case.case.op, case.n, case.case.regime)

@@ -88,7 +88,7 @@ def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
 
 
 def _trim() -> None:
-    """Make glibc return freed memory to the system; other C libraries cannot."""
+    """Make glibc return freed memory to the system. Do nothing with other C libraries."""
     # Its arenas keep tens of MiB, which look like a leak but are not (200 openings of llvmpipe: 190 MiB
     # resident, 109 MiB afterwards).
     with contextlib.suppress(OSError, AttributeError, TypeError):

@@ -180,8 +180,8 @@ class Truth:
         return math.exp(y[i] + (y[i + 1] - y[i]) * (at - x[i]) / (x[i + 1] - x[i]))
 
     def crossing(self, curve: BreakEven) -> float | None:
-        """Return the last size at which the device begins to be faster. Returns None if there is no such size,
-        or if the device is slower at the largest size."""
+        """Return the last size at which the device begins to be faster. Return None if it never begins, or if it is
+        slower at the largest size."""
         base = [key for key in self._curves if key[0] == curve.op and key[3] == "resident"]
         case = [
             key for key in self._curves if (key[0], key[1], key[3]) == (curve.op, curve.device_id, curve.regime)
@@ -212,11 +212,8 @@ def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[fl
     return x, smooth
 
 
-def _fit_line(
-    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
-) -> tuple[float, float]:
-    """Return the (intercept, slope) of the weighted least-squares line."""
-    w = weights or [1.0] * len(x)
+def _fit_line(x: Sequence[float], y: Sequence[float], w: Sequence[float]) -> tuple[float, float]:
+    """Return the (intercept, slope) of the least-squares line with the weights `w`."""
     total = math.fsum(w)
     mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
     mean_y = math.fsum(a * b for a, b in zip(w, y, strict=True)) / total
@@ -228,8 +225,8 @@ def _fit_line(
 
 
 class Minute:
-    """One simulated default run. No step is executed: the simulated clock advances by the estimated time of
-    each step, and by the real time of choosing it, by `choosing_clock`."""
+    """One simulated default run. No step is executed. The simulated clock advances by the estimated time of each step,
+    and by the real time of choosing the step (`choosing_clock`)."""
 
     choosing_clock = staticmethod(time.process_time)
 
@@ -328,16 +325,16 @@ MOST_EQUAL = 6  # the largest number of cells for which `about equal` counts as 
 
 
 def width(curve: BreakEven) -> float:
-    """Return high / low of a break-even, or 1 if one side is faster at all sizes of the op. It is infinity if
-    an end is unknown or the run ended at a smaller size."""
+    """Return high / low of a break-even, or 1 if one side is faster at all sizes of the op. Return infinity if an end
+    is unknown, or if one side is faster but the run ended at a smaller size."""
     if curve.verdict in ("all-sizes", "no-size"):
         return 1.0 if curve.last >= kernels.load(curve.op).sizes.high else math.inf
     return curve.hi / curve.lo if curve.lo and curve.hi else math.inf
 
 
 def count_answers(rows: Sequence[BreakEven]) -> int:
-    """Return the number of cells with an answer: a break-even within a factor of 4, one side at all sizes, or
-    about equal. The last counts for at most MOST_EQUAL cells."""
+    """Return the number of cells with an answer: a break-even within a factor of 4, one side at all sizes, or about
+    equal. At most MOST_EQUAL cells count as about equal."""
     equal = sum(curve.reason == "about-equal" and width(curve) > WIDEST_INTERVAL for curve in rows)
     return sum(width(curve) <= WIDEST_INTERVAL for curve in rows) + min(equal, MOST_EQUAL)
 

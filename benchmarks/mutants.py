@@ -239,7 +239,8 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "kernels/templates/formula.py": (
         ("return (words, 4 if", "4 if operand < 1 else 5", "brackets about a number change no value"),
     ),
-    "functions/loading.py": (
+    "functions/session.py": (
+        ("if kinds.isdisjoint(", "< {*'biufc'}", "two kinds are never all five"),
         ("if not {got.dtype.kind", "< {*'biu'}", "two kinds are never all three"),
     ),
     "energy/section.py": (
@@ -289,13 +290,10 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "curves/time_curve.py": (
         ("if not ", "x < self.last + 1e-09", "no size lies at that very distance"),
-        ("if not ", "x < grid[-1][0] + 1e-09", "no size lies at that very distance"),
         ("if not ", "1.5000000000000002e-09", "no size lies at that very distance"),
         ("gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
-        ("chance += sum(", "p or q", "a pair has both or is none"),
         ("steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
         ("if excess ** 2 <= sure", "< sure", "no excess has that very square"),
-        ("return around[-1].x", "< STEP", "no size lies at that very distance"),
     ),
     "compare/two_runs.py": (
         ("sides = [(b, a) if flip", "not flip", "of two mirror images either one will do"),
@@ -387,16 +385,11 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "curves/relatives.py": (
         ("reduces = all(", "written <= ", "no whole number of bytes is that very share"),
-        ("rest = [(point.y - math.log1p(", "2 / point", "weights that are all doubled weigh the same"),
-        ("grid = [low + ", "steps + 2", "the profile has one place more, beyond its end"),
-        ("grid = [low + ", "steps - 1", "the profile ends earlier; the next one has those places"),
     ),
     "curves/stats.py": (
         ("FARTHEST = ", "", "a factor of e^100 is as good as any larger one"),
         ("MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
         ("if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
-        ("low, high = (-9.0, 9.0)", "13.5", "the same end: 60 halvings leave less than the last digit"),
-        ("for _ in range(60):", "", "one step more halves what is far below the last digit"),
     ),
     "result/store/files.py": (
         ("data = gzip.compress(data, mtime=0)", "mtime=1", "any time that is always the same will do"),
@@ -481,8 +474,8 @@ class Mutant:
 
 
 def draw(parts: list[str], only: tuple[str, ...], number: int, seed: int) -> tuple[list[Mutant], int]:
-    """Return the mutants to try, and the number of all changes among which they were drawn. `only` are
-    beginnings of `Mutant.text`, of which one must fit if there are any. `number` 0 means all mutants."""
+    """Return `number` random mutants (0: all), and the number of all changes from which they were drawn. If `only` is
+    not empty, `Mutant.text` must begin with one of its texts."""
     files = [(part, file) for part in parts for file in _files(part)]
     if only:
         near = [
@@ -507,8 +500,8 @@ def _tree(file: str) -> ast.Module:
 
 
 def mutants(part: str, file: str, chosen: Container[int] = range(sys.maxsize)) -> list[Mutant]:
-    """Return the mutants of a file, in the order of its lines. `chosen` has the places of the changes to make,
-    in the order of `_changes`. A change that leaves the text as it is gives no mutant."""
+    """Return the mutants of a file, in the order of its lines. `chosen` has the positions in `_changes` of the changes
+    to make. A change that leaves the text as it is gives no mutant."""
     tree = _tree(file)
     original = ast.unparse(tree)
     alterations = []
@@ -608,7 +601,8 @@ def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def main() -> int:
-    """Print a line for each survivor, and then the table. Return 1 if too many mutants survive, otherwise 0."""
+    """Print a line for each survivor and each equivalent mutant, and then the table. Return 1 if too many mutants
+    survive, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--number", type=int, default=150, help="mutants of all parts together; 0: every one")
@@ -673,7 +667,7 @@ def _prepare(folder: str, tracked: list[str]) -> None:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy / name)
     os.chdir(copy)
-    # Kept bytecode of an altered module would hide the change: size and second of the file may be the same.
+    # Cached bytecode could hide the change of a module, because the file may have the same size and second.
     os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
     sys.dont_write_bytecode = True
     sys.path[0] = str(copy)
@@ -783,7 +777,7 @@ def _why_equivalent(mutant: Mutant) -> str:
 
 
 def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None) -> bool | None:
-    """Run the tests in a fork until one fails; return whether all pass, or None if they take too long."""
+    """Run the tests in a fork until one fails. Return whether all pass, or None if they take too long."""
     child = os.fork()
     if not child:
         _run(tests, survey)

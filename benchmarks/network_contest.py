@@ -151,8 +151,7 @@ class _Torch:
         return self._torch.randn(*shape, device=self._device)
 
     def _weight(self, rows: int, columns: int) -> tuple[Any, Any]:
-        """Return the weight with the shape (columns, rows), and the bias, as in torch.nn.Linear(rows,
-        columns)."""
+        """Return a random weight with the shape (columns, rows) and a random bias, as of nn.Linear(rows, columns)."""
         return self._normal(columns, rows) / rows**0.5, self._normal(columns)
 
     def mlp_forward(self, n: int) -> Call:

@@ -27,7 +27,8 @@ def found_in(files: list[str]) -> dict[tuple[str, str], list[TimeBreakdown]]:
 
 
 def line(name: str, rows: list[TimeBreakdown]) -> str:
-    """Return a line with the number of cases, of those whose parts add up, and the median unexplained share."""
+    """Return a line with the number of cases whose parts add up, the number of all cases, and the median unexplained
+    share."""
     explained = sum(abs(breakdown.residual_share) <= WANTED for breakdown in rows)
     rest = median([breakdown.residual_share for breakdown in rows])
     return f"{name:24}{explained:>4} of {len(rows):<4}{explained / len(rows):>5.0%}   middle rest {rest:+.0%}"

@@ -72,8 +72,8 @@ _TRIAL = LARGE._replace(
 
 
 def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
-    """Return for each part the arguments of its `gpubench run` commands. Each run except that of `overheads`
-    also measures the peaks for its rows, with the ops copy, matmul or both."""
+    """Return for each part the arguments of its `gpubench run` commands. Except for `overheads`, the ops of a run
+    include copy or matmul, which give the peaks for its rows."""
     sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
     elements = ("--sizes", sizes.elements)
     return {
@@ -125,8 +125,8 @@ def device_bytes() -> int | None:
 
 
 def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
-    """Make one `gpubench run`, print its time, and return its exit code and its result file. The latter is None
-    if the run saved none."""
+    """Make one `gpubench run`, print its time, and return its exit code and its result file (None: it saved
+    none)."""
     began = time.monotonic()
     words = ["run", *_BRIEF, *arguments, "--tag", "performance", "--results-dir", str(folder), "--no-progress"]
     ended = subprocess.run([sys.executable, "-m", "gpubench", *words], capture_output=True, text=True, cwd=ROOT)
@@ -141,8 +141,8 @@ def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
 
 
 def measure_all(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[str], bool]:
-    """Make the runs of all `parts`, or with `quick` a trial of the first run of each. Return their result
-    files, relative to the repository if they are inside it, and whether all runs succeeded."""
+    """Make the runs of all `parts`, or with `quick` a trial of the first run of each part. Return the result files
+    (relative to the repository if they are inside it), and whether all runs succeeded."""
     memory = device_bytes()
     sizes = (
         _TRIAL

@@ -43,13 +43,13 @@ def files_of(page: str) -> list[str]:
     return line["files"].split()
 
 
-def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
-    """Return `page` with new blocks that are made from `files` (relative to `root`), in the order of their
+def rewrite(page: str, files: Sequence[str]) -> str:
+    """Return `page` with new blocks that are made from `files` (relative to the repository), in the order of their
     measurement. Raises ValueError if the page has a block with an unknown name."""
-    analyses = sorted(
-        (analyse(store.load(root / name)) for name in files), key=lambda analysis: analysis.run.started_at
-    )
-    named = {analysis.run.id: name for analysis, name in _pair(analyses, files, root)}
+    pairs = [(analyse(store.load(ROOT / name)), name) for name in files]
+    pairs.sort(key=lambda pair: pair[0].run.started_at)
+    analyses = [analysis for analysis, _ in pairs]
+    named = {analysis.run.id: name for analysis, name in pairs}
     blocks = {name: make(analyses) for name, make in _BLOCKS.items()}
     blocks["runs"] = _runs(analyses, named)
 
@@ -63,14 +63,8 @@ def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
     return _BLOCK.sub(block, page)
 
 
-def _pair(analyses: Sequence[Analysis], files: Sequence[str], root: Path) -> list[tuple[Analysis, str]]:
-    names = {store.load(root / name).id: name for name in files}
-    return [(analysis, names[analysis.run.id]) for analysis in analyses]
-
-
 def command(argv: Sequence[str]) -> str:
-    """Return the command `gpubench run ...` that repeats the measurement, without the options for the
-    output."""
+    """Return the command `gpubench run ...` that repeats the measurement, without options of its output."""
     words, rest = [], iter(argv)
     for word in rest:
         name = word.partition("=")[0]
@@ -100,15 +94,15 @@ def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
 
 
 def _peaks(analyses: Sequence[Analysis]) -> str:
-    """Return a table with one peak for each set of devices and dtype, the most telling one."""
+    """Return a table with the most telling peak for each set of devices and dtype."""
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
         for peak in roofline(analysis).peaks:
             key = (peak.device_ids, peak.dtype)
             limits = (peak.bytes_per_s is not None) + (peak.flops_per_s is not None)
-            # Both limits before one, out of caches before others, a large matmul before a small one, then the
-            # most bytes/s. The shares in the other tables refer to the peak of their own file.
+            # In this order: both limits are known, the data fits into no cache, the matmul is large, the most
+            # bytes/s. The shares in the other tables refer to the peak of their own file.
             rank = limits - 0.4 * peak.cache_sized - 0.2 * peak.small_matmul + (peak.bytes_per_s or 0.0) / 1e18
             if limits and rank > order.get(key, -1.0):
                 memory, compute, ridge = peak_texts(peak)
@@ -120,7 +114,7 @@ def _peaks(analyses: Sequence[Analysis]) -> str:
 
 
 def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
-    """Return the rows of all files that `keep` accepts, the newest of each case, without hybrid cases."""
+    """Return the newest row of each case and machine that `keep` accepts, without hybrid cases."""
     newest: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
         for share in roofline(analysis).rows:

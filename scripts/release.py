@@ -19,14 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = (
-    "gpubench",
-    "README.md",
-    "LICENSE",
-    "NOTICE",
-    "CHANGELOG.md",
-    "pyproject.toml",
-)  # the files and folders of the source archive
+# The files and folders of the source archive.
+SOURCES = ("gpubench", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "pyproject.toml")
 INIT, CHANGELOG = "gpubench/__init__.py", "CHANGELOG.md"
 MOST_LINES = 30  # the largest number of lines of a release in the changelog
 SMALL = ("--ops", "add", "--sizes", "1k", "--backends", "numpy", "--quick", "--max-samples", "5")
@@ -95,8 +89,7 @@ def release_notes(changelog: str, version: str) -> str:
 
 
 def require_ready(version: str) -> None:
-    """End the program unless the checkout is a clean branch main and the tag of the version does not exist
-    yet."""
+    """End the program if the checkout has changes, is not on the branch main, or has the tag of this version."""
     if run("git", "status", "--porcelain"):
         fail("the checkout has changes that are not committed", "commit or remove them")
     if run("git", "branch", "--show-current") != "main":

@@ -77,10 +77,8 @@ def _find_role(file: Path, role: str) -> Path:
 
 
 def stages_picture() -> bytes:
-    """Return the chart of the workload whose stages docs/workloads.md shows.
-
-    The workload's name is the beginning of the table's filter.
-    """
+    """Return the chart of the workload whose stages docs/workloads.md shows."""
+    # The name of the workload is the beginning of the table's filter.
     drawn = plots.plots(
         [analyse(store.load(_find_role(WORKLOADS, "stages")))], "svg", RenderOptions(sections=("stages",))
     )

@@ -1,6 +1,5 @@
 """Pages of docs whose figures benchmarks write: they are fresh, and their commands are valid."""
 
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ def test_every_command_of_the_plan_names_ops_that_there_are():
 
 
 @pytest.mark.parametrize(("page", "anew", "command"), [
-    (performance.PAGE, lambda text: rewrite(text, files_of(text), Path(performance.ROOT)), "make docs"),
+    (performance.PAGE, lambda text: rewrite(text, files_of(text)), "make docs"),
     (accuracy_page.PAGE, accuracy_page.renew, "python benchmarks/accuracy.py"),
 ], ids=["performance", "accuracy"])  # fmt: skip
 def test_a_page_is_fresh(page, anew, command):
