@@ -59,17 +59,16 @@ def _samples(draw: random.Random, level: float, within: float) -> list[float]:
 
 
 def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Simulate a case with `k` sessions of `blocks` blocks each, with the noise of `sessions`. Return whether
-    the interval of its time contains the true value, and half the width of the interval in percent of that
-    value."""
+    """Simulate a case with `k` sessions of `blocks` blocks each; `noise` is as in `sessions`. Return whether the
+    interval of its time contains the true value, and half the width of the interval in percent of that value."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     interval = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
     return interval.low <= TRUE <= interval.high, 50 * (interval.high - interval.low) / TRUE
 
 
 def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Simulate a speedup of 3, from `k` sessions of `blocks` blocks of both sides, with the noise of
-    `sessions`. Return whether its interval contains 3, and half the width of the interval in percent of 3."""
+    """Simulate a speedup of 3, from `k` sessions of `blocks` blocks of both sides; `noise` is as in `sessions`.
+    Return whether its interval contains 3, and half the width of the interval in percent of 3."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     base, case = (sessions(draw, k, blocks, noise, true) for true in (3 * TRUE, TRUE))
     interval = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))
@@ -185,8 +184,8 @@ def simulated_blocks(
     curve: Curve, sizes: Sequence[int], noise: Noise, shift: float, rng: random.Random
 ) -> dict[int, list[list[float]]]:
     """Return the simulated times of a case: size -> a list of sessions -> a list of seconds, here a single one.
-    `curve` gives the true ln(seconds) for ln(n), to which `noise` is added. `shift` is what the session shifts
-    all cases by, in standard deviations."""
+    `curve` gives the true ln(seconds) for ln(n), to which `noise` is added. `shift` is the number of standard
+    deviations by which the session shifts all cases."""
     offset = noise.session * (
         math.sqrt(OFFSETS_TOGETHER) * shift + math.sqrt(1 - OFFSETS_TOGETHER) * rng.gauss(0, 1)
     )

@@ -127,7 +127,8 @@ def _time(call: Callable[[int], None], limit_s: float) -> float:
 
 
 def _arrays(elements: int) -> list[Any]:
-    """Return three inputs, the same in every process, and an output, each with so many elements."""
+    """Return three inputs, which are the same in every process, and an output. Each array has this number of
+    elements."""
     import numpy as np
 
     generator = np.random.default_rng(1)
@@ -265,7 +266,8 @@ def _rate(case: Any) -> float:
 
 
 def _different(pair: Any) -> list[str]:
-    """Return the cases, other than sums and dot products, in which the results of gpubench and PyTorch differ."""
+    """Return the cases, other than sums and dot products, in which gpubench and PyTorch gave different values. Only
+    the few values that the processes reported are compared."""
     different = []
     for key, own in pair["ours"]["cases"].items():
         torch_values = pair["torch"]["cases"][key]["seen"]

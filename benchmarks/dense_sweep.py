@@ -104,7 +104,8 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
 
 
 def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the fastest implementation of each side at the measured size nearest to the break-even."""
+    """Return the fastest implementation of each side at the measured size nearest to the break-even, or None if no
+    size has both."""
     times_by_size = points.rows(run.outcomes, Series(kernels.load(curve["op"]), curve["dtype"]))
     sides: dict[int, list[dict[str, float]]] = {}
     for n, times in times_by_size.items():
@@ -155,7 +156,7 @@ def sweep(
 
 
 def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
-    """Return the block times of the CPU and of the GPU for each size."""
+    """Return the block times of the CPU and of the GPU for each size at which both were measured."""
     sides: dict[int, dict[bool, list[float]]] = {}
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement):

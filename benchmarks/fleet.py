@@ -33,7 +33,8 @@ SEED = 20260101
 
 
 def scale(counts: list[int], gpus: int, sessions: int) -> None:
-    """Merge and report synthetic fleets, and print the time, the peak memory, the bytes and the lines."""
+    """Merge and report synthetic fleets. Print for each step its time and peak memory, the bytes of the fleet's files,
+    and the lines of its output."""
     print(f"{'nodes':>6} {'step':>7} {'time s':>8} {'peak MB':>8} {'file MB':>8} {'lines':>6}")
     for count in counts:
         with tempfile.TemporaryDirectory() as name:

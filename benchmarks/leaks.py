@@ -65,7 +65,7 @@ def _each(options: argparse.Namespace) -> int:
 
 
 def _device_ids(names: list[str]) -> Iterator[str]:
-    """Yield the id of one device for each kind and name, because equal devices leak alike."""
+    """Yield the id of one device for each backend, kind and name, because equal devices leak alike."""
     for name in names:
         try:
             devices = backends.load(name).devices()

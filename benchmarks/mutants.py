@@ -660,7 +660,7 @@ def _table(parts: list[str], outcomes: Counter[tuple[str, str]]) -> str:
 
 
 def _prepare(folder: str, tracked: list[str]) -> None:
-    """Prepare a process of the pool: copy the tree, and import the modules of all tests before any fork."""
+    """Prepare a process of the pool: copy the tree, and import packages that most tests use before any fork."""
     copy = Path(tempfile.mkdtemp(dir=folder))
     for name in filter(None, tracked):
         if (ROOT / name).is_file():

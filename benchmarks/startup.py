@@ -41,8 +41,8 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
 
 
 def took_s(arguments: Sequence[str], folder: str) -> float:
-    """Return the processor seconds of one complete process. Raises RuntimeError, with the end of its standard
-    error, if it fails, unless it is the usage error `rnu`."""
+    """Return the processor seconds of one complete process. Raises RuntimeError if the process fails, except for the
+    usage error `rnu`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False

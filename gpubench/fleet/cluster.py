@@ -206,7 +206,7 @@ def engine_at(address: str) -> Engine:
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
     """Return the command-line arguments of `run` for the node `name`: the options that say what to measure and
     how. Without `--ops` the node measures the ops of `health`. With `--confirm` it measures `health` in two
-    sessions."""
+    sessions, unless other options say how many."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):

@@ -99,8 +99,7 @@ class _Source(NamedTuple):
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     """Write the results of `node` to a folder beside `output`, and return the node with references to these
-    files. `sources` are the runs from which the node was made. Raises GpubenchError if the folder cannot be
-    made."""
+    files. `sources` are the runs from which the node was made. Raises GpubenchError if a file cannot be written."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)

@@ -207,7 +207,7 @@ class Engine(Protocol):
         """Return the nodes of the cluster that can run a task."""
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
-        """Start a task on the node, which runs `gpubench` with these arguments."""
+        """Start a task that runs `gpubench` with these arguments on the node."""
 
     def poll(self, timeout_s: float) -> Sequence[Arrival]:
         """Return the messages that have arrived, after waiting for the first one, or an empty list if none came."""
@@ -239,7 +239,8 @@ class RayEngine:
     name = "ray"
 
     def __init__(self, address: str) -> None:
-        """Connect to `address`, which is `local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
+        """Connect to `address`, which is `local`, `auto` or HOST:PORT. Raises RequiredUnavailable if Ray is not
+        installed, or if the cluster cannot be reached."""
         self._tasks: dict[str, Any] = {}
         self._ours = contextlib.ExitStack()
         # Ray prints messages of its workers on stdout, which is only for the report.
@@ -317,11 +318,8 @@ class RayEngine:
         by_task = {task: node for node, task in self._tasks.items()}
         if not by_task:
             return []
-        wait = self._ray.wait
-        first, _ = wait(list(by_task), num_returns=1, timeout=timeout_s)
-        if not first:
-            return []
-        ready, _ = wait(list(by_task), num_returns=len(by_task), timeout=0)
+        self._ray.wait(list(by_task), num_returns=1, timeout=timeout_s)
+        ready, _ = self._ray.wait(list(by_task), num_returns=len(by_task), timeout=0)
         return [self._arrival(by_task[task], task) for task in ready]
 
     def _arrival(self, node: str, task: Any) -> Arrival:

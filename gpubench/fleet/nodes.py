@@ -24,6 +24,7 @@ from gpubench.analysis.machine import RunOutline, node_key, node_name
 from gpubench.analysis.samples import seconds_between, seconds_of
 from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError, WrongResult
+from gpubench.base.units import count_noun
 from gpubench.result import store
 from gpubench.result.identity import foreign_fields, foreign_gpus, same_text
 from gpubench.result.run import (
@@ -489,7 +490,7 @@ def node_of(runs: Sequence[Run]) -> Node:
         last = f", last: {reached[-1]}" if reached else ""
         lacks.append(f"its run ended early ({newest.exit_reason}){last}")
     if broken:
-        lacks.append(f"{broken} case{'s' if broken != 1 else ''} failed")
+        lacks.append(f"{count_noun(broken, 'case')} failed")
     return Node(
         key=node_key(*runs), label=node_name(newest), status="ok", reason="partial" if lacks else None,
         error="; ".join(lacks) or None, result=newest, others=others

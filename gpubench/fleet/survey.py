@@ -277,7 +277,8 @@ def _age(figure: Figure) -> tuple[str, ...]:
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures in groups that are compared, by likeness, driver ("" without `drivers`) and size."""
+    """Return the groups of figures to compare, by likeness, driver ("" without `drivers`) and size. For each
+    likeness and driver there is one size. Figures that do not count are left out."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from gpubench.analysis.machine import count_texts
 from gpubench.base import group_by
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
-from gpubench.base.units import format_bytes, truncate
+from gpubench.base.units import count_noun, format_bytes, truncate
 from gpubench.curves.stats import FEWEST_PEERS
 from gpubench.fleet.survey import Drift, FleetReport, Inventory, PeerGroup
 from gpubench.report.layout import Section, TextDocument
@@ -46,7 +46,7 @@ def inventory_headline(inventory: Inventory) -> str:
         f"{inventory.nodes_answered} of {inventory.nodes_expected} nodes answered, {gpus}",
         [(node.reason, node.name) for node in inventory.nodes if node.reason],
         inventory.nodes_expected - len(inventory.nodes),
-        f"{unusable} GPU{'s' if unusable != 1 else ''} not usable" if unusable else "",
+        f"{count_noun(unusable, 'GPU')} not usable" if unusable else "",
         f"{len(inventory.groups)} kinds of nodes" if len(inventory.groups) > 1 else "",
         f"software differs ({drift})" if drift else "",
     )

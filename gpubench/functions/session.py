@@ -398,7 +398,7 @@ def allow_condition(
 
 
 def _on_cpu(function: UserFunction, inputs: Sequence[Any], change: Callable[[Any], Any]) -> Any:
-    """Return the result of the function on the CPU for `inputs` after `change`."""
+    """Return the result of the function on the CPU, for inputs to which `change` is applied."""
     import numpy as np
 
     changed = [change_input(function, change, x) for x in inputs]

@@ -78,8 +78,8 @@ class TrialRequest(msgspec.Struct):
     usable_bytes: int | None = None  # free memory that the machine leaves to gpubench; None: unknown
 
     def pick_dtype(self, declared: Sequence[Any]) -> Any:
-        """Return a dtype of `declared`: the first of the request that is there, else float32 if it is there, else
-        the first."""
+        """Return the first requested dtype that `declared` has. Without one, return float32 if `declared` has it,
+        else the first of `declared`."""
         return next((dtype for dtype in (*self.dtypes, "float32") if dtype in declared), declared[0])
 
     @property
@@ -156,7 +156,8 @@ def digest(function: UserFunction) -> str:
 
 
 def _text_of(program: Any) -> str:
-    """Return the source text of a program, which is the same in each process."""
+    """Return a text of a program that is the same in each process: its source, or else its compiled code or its
+    representation."""
     if isinstance(program, partial):
         return f"{_text_of(program.func)}{_without_addresses((program.args, program.keywords))}"
     # A callable object has the text of its class.
@@ -338,7 +339,8 @@ def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) ->
 
 
 def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
-    """Return the inputs at size `n`, and the seconds of making them."""
+    """Return the inputs at size `n`, and the seconds of making them. Raises PluginError if the user's code fails,
+    or if they need too much memory."""
     # A trial makes float32 inputs twice and copies them; the function needs memory, too.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > request.most_bytes:

@@ -19,7 +19,7 @@ from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
-from gpubench.base.units import format_bytes, format_rate, list_words
+from gpubench.base.units import count_noun, format_bytes, format_rate, list_words
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
 from gpubench.multi.scaling import GroupFrom, Weak, from_text, scaling
 from gpubench.report.layout import RenderOptions, Section
@@ -231,7 +231,7 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
         for slow in _slow(case, by_device, looks):
             if slow.device_id not in slower or slower[slow.device_id].shortfall < slow.shortfall:
                 slower[slow.device_id] = slow
-    last = max(worst, key=lambda id: worst[id], default=None)
+    last = max(worst, key=worst.__getitem__, default=None)
     check = IdenticalGpuCheck(
         name=name, measured_id=devices[0], device_ids=devices, compared=tuple(compared), worst=last,
         worst_shortfall=None if last is None else worst[last],
@@ -241,7 +241,7 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
 
 
 def _shared_gpus(run: Run) -> set[str]:
-    """Return the ids of the GPUs on which processes other than the run's compute."""
+    """Return the ids of the GPUs that other processes use, as a warning of the run says."""
     warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
     return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
@@ -290,7 +290,7 @@ def _text(check: IdenticalGpuCheck) -> str:
     if check.slower:
         worst, more = check.slower[0], len(check.slower) - 1
         what = f"{worst.device_id} is {worst.shortfall:.0%} slower at {worst.op}".replace("%", " %")
-        what += f", {more} more GPU{'s' if more > 1 else ''} too" if more else ""
+        what += f", {count_noun(more, 'more GPU')} too" if more else ""
         what += ": `gpubench run --ops health`" if worst.judged else f" (of {others + 1} GPUs no verdict)"
         parts = [head, what]
     elif len(check.compared) < 2:

@@ -99,7 +99,7 @@ class Rank:
                 self.session.run(launch)
 
     def send(self) -> None:
-        """Copy this rank's part of each operand to the device, if a new array was uploaded since the last call."""
+        """Copy this rank's part of the operands that were uploaded since the last call to the device."""
         import numpy as np
 
         for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):

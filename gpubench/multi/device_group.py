@@ -170,7 +170,7 @@ class GroupSession(
         return launch
 
     def _train(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: Any) -> ParallelLaunch:
-        """Return the launch of a training, the same for the same buffers."""
+        """Return the launch of a training. The same buffers give the same launch."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
             self._trainings[key] = ParallelLaunch(op, case, inputs, output, self._ranks.sessions, self._links)

@@ -54,8 +54,8 @@ class ScalingOptions(SelectionOptions):
         return super().wish(request, settings)
 
     def fit(self, spec: Any) -> Any:
-        """Return the specification without weak scaling if the run has no identical GPUs. Raises
-        RequiredUnavailable if `--scaling` asked for it."""
+        """Return the specification, without scaling if weak scaling has no identical GPUs. In this case raise
+        RequiredUnavailable if `--scaling` was given."""
         if spec.settings.scales("weak"):
             from gpubench.multi.identical_gpus import identical_groups, too_few, without_scaling
 

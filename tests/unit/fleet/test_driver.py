@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY, Mock
 
 import msgspec
 import pytest
 
-from gpubench.base.errors import RequiredUnavailable
+from gpubench.base.errors import InputError, RequiredUnavailable
 from gpubench.fleet import node as wire
 from gpubench.fleet.cluster import NODE_ARGUMENTS
 from gpubench.fleet.driver import (
@@ -285,12 +285,13 @@ def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -
     assert ([*temporary.iterdir()], "RAY_AUTH_TOKEN_PATH" in os.environ) == ([], False)
 
 
-def test_a_ray_that_does_not_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**how: Any) -> None:
-        raise RuntimeError("no ports")
-
-    monkeypatch.setattr(sys.modules["ray"], "init", refuse)
-    with pytest.raises(RequiredUnavailable):
+@pytest.mark.parametrize(("error", "kind", "told"), [
+    (RuntimeError("no ports"), RequiredUnavailable, "cluster"), (KeyboardInterrupt("now"), KeyboardInterrupt, "now"),
+    (ImportError("no ray"), RequiredUnavailable, "Ray is not installed"), (InputError("unreadable", "full"), InputError, "full"),
+])  # fmt: skip
+def test_a_ray_that_does_not_start_leaves_nothing(temporary, monkeypatch, error, kind, told) -> None:
+    monkeypatch.setattr(sys.modules["ray"], "init", Mock(side_effect=error))
+    with pytest.raises(kind, match=told):
         RayEngine(LOCAL)
     assert not list(temporary.iterdir())
 
