@@ -143,9 +143,9 @@ class SelectionOptions(CommandOptions):
 class SamplingOptions(CommandOptions):
     """The options for the time and the precision of measurements."""
 
-    quick: bool = option(None, LONG, "Precision 5 %, 20s without --sizes.", plan_field="preset",
+    quick: bool = option(None, LONG, "20s without --sizes, else precision 5 %.", plan_field="preset",
         brief=True)
-    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", plan_field="preset",
+    rigorous: bool = option(None, LONG, "10 sessions; with --sizes precision 1 %.", plan_field="preset",
         brief=True)
     sessions: int | None = option("N", LONG, "Sessions of fresh workers. Default: 1; more are what "
         "compare judges by.", least=1, most=1000)

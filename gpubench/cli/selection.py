@@ -55,7 +55,9 @@ SESSION_S, MOST_SESSIONS = 100.0, 3
 ONCE_SHARE, ONCE_LEAST_S = 0.25, 10.0
 # Settings without --sizes: the budget is used for more sizes instead of more precision, so there is one session
 # with one short block for each case (docs/decisions/0023-passes.md).
-SEARCH = {"min_samples": 4, "max_samples": 8, "max_time_s": 0.2, "precision": 0.05, "sample_s": 0.001}
+SEARCH = {
+    "min_samples": 4, "max_samples": 8, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0, "sample_s": 0.001
+}  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,

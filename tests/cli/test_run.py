@@ -226,7 +226,7 @@ def test_the_devices_of_a_run_name_their_gpus_by_digests_as_its_file_does():
 @pytest.mark.parametrize(("asked", "preset", "values"), [
     ({}, "default", (1, 4, 8, 0.2, 0.05, 0.0, 0.001, 45.0)), ({"mode": "hybrid"}, "default", (1, 4, 8, 0.2, 0.05, 0.0, 0.001, 90.0)),
     ({"quick": True}, "quick", (1, 4, 8, 0.2, 0.05, 0.0, 0.001, 20.0)), ({"sessions": 5}, "default", (5, 4, 8, 0.2, 0.05, 0.0, 0.001, 225.0)),
-    ({"rigorous": True}, "rigorous", (10, 4, 8, 0.2, 0.05, 0.25, 0.001, 450.0)), ({"quick": True, "sizes": ["1k"]}, "quick", (1, 4, 16, 0.2, 0.05, 0.0, 0.002, None)),
+    ({"rigorous": True}, "rigorous", (10, 4, 8, 0.2, 0.05, 0.0, 0.001, 450.0)), ({"quick": True, "sizes": ["1k"]}, "quick", (1, 4, 16, 0.2, 0.05, 0.0, 0.002, None)),
     ({"sizes": ["1k"]}, "default", (1, 4, 8, 0.3, 0.02, 0.0, 0.005, None)),
     ({"sizes": ["1k"], "rigorous": True}, "rigorous", (10, 20, 200, 5.0, 0.01, 0.25, 0.005, None)),
 ])  # fmt: skip

@@ -1,6 +1,5 @@
 """Pages of docs whose figures benchmarks write: they are fresh, and their commands are valid."""
 
-
 import pytest
 
 from benchmarks import accuracy_page, performance
