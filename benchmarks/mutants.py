@@ -101,12 +101,19 @@ PARTS = {
         ),
     ),
     "shared": (
-        tuple(f"gpubench/backends/shared/{name}.py" for name in ("blocks", "choices", "host", "memory", "reference")),
+        (
+            *(
+                f"gpubench/backends/shared/{name}.py"
+                for name in ("blocks", "choices", "host", "memory", "peaks", "reference")
+            ),
+            "gpubench/backends/__init__.py", "gpubench/backends/contract",
+        ),
         tuple(
             f"tests/unit/backends/test_{name}.py"
-            for name in ("backends", "choices", "cuda_memory", "host", "reference")
+            for name in ("backends", "choices", "cuda_memory", "host", "peak_wgsl", "reference")
         ),
         (
+            "tests/unit/measure/test_peaks.py", "tests/fake/test_foreign_backend.py",
             "tests/unit/kernels/test_cpu_kernels.py",
             "tests/unit/measure/test_gate.py",
             "tests/vulkan/test_in_place.py",
@@ -121,17 +128,20 @@ PARTS = {
         ),
     ),
     "wgpu": (
-        tuple(f"gpubench/backends/wgpu/{name}.py" for name in ("programs", "queues", "transfers")),
+        tuple(f"gpubench/backends/wgpu/{name}.py" for name in ("__init__", "programs", "queues", "transfers")),
         ("tests/unit/backends/test_wgpu.py",),
         ("tests/vulkan/test_queues.py", "tests/vulkan/test_in_place.py", "tests/vulkan/test_transfers.py"),
     ),
     "functions": (
-        tuple(f"gpubench/functions/{name}.py" for name in ("declare", "describe", "loading", "session", "trial")),
+        tuple(
+            f"gpubench/functions/{name}.py"
+            for name in ("declare", "describe", "loading", "session", "sources", "trial")
+        ),
         ("tests/functions/test_describe.py",),
         tuple(
             f"tests/functions/test_run.py::test_{name}"
             for name in (
-                "pairs_of_any_objects", "what_is_wrong_with_a_function_costs_it_alone",
+                "a_file_that_cannot_be_used", "pairs_of_any_objects", "what_is_wrong_with_a_function_costs_it_alone",
                 "files_modules_and_ops_in_one_run", "names_that_nothing_has",
             )
         ),
@@ -188,7 +198,7 @@ PARTS = {
         ("tests/fake/test_throttling.py", "tests/fake/test_foreign_backend.py"),
     ),
     "worker": (
-        ("gpubench/measure/worker",), ("tests/unit/measure",),
+        ("gpubench/measure/worker", "gpubench/measure/protocol.py"), ("tests/unit/measure",),
         (
             *(
                 f"tests/fake/test_{name}.py"
@@ -223,6 +233,52 @@ PARTS = {
             "tests/faults/test_failing_disk.py::test_the_result_is_rescued_and_the_message_names_both_places",
         ),
     ),
+    "ops": (
+        (
+            *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("gpubench/kernels/*.py"))),
+            "gpubench/kernels/contract",
+        ),
+        tuple(
+            f"tests/unit/kernels/test_{name}.py"
+            for name in ("declarations", "layers", "cuda_sources", "wgsl_sources", "matmul", "tokenise")
+        ),
+        ("tests/faults/test_plugins.py", "tests/fake/test_worker.py"),
+    ),
+    "native": (
+        ("gpubench/backends/numpy/native.py",), ("tests/unit/kernels/test_cpu_kernels.py",), (),
+    ),
+    "torch": (
+        ("gpubench/backends/torch.py",), ("tests/unit/backends/test_torch_devices.py",), ("tests/torch",),
+    ),
+    "hidden": (
+        ("gpubench/backends/hidden",), ("tests/conformance/test_suite_finds.py",),
+        tuple(
+            f"tests/fake/test_{name}.py"
+            for name in ("measuring", "sessions", "overheads", "pipelines", "throttling")
+        ),
+    ),
+    "types": (
+        tuple(f"gpubench/result/{name}.py" for name in ("case", "identity", "machine", "run")),
+        (
+            "tests/unit/store/test_document.py", "tests/unit/report/test_selectors.py",
+            "tests/unit/report/test_compare.py", "tests/unit/measure/test_recorder.py",
+        ),
+        ("tests/unit/report/test_formats.py", "tests/detect/test_command.py"),
+    ),
+    "commands": (
+        (
+            *(
+                f"gpubench/cli/{name}.py"
+                for name in (
+                    "__init__", "advise", "check", "compare", "detect", "exit", "noise", "ops", "options", "report",
+                    "run", "schema",
+                )
+            ),
+            "gpubench/api.py",
+        ),
+        ("tests/cli", "tests/unit/report/test_command.py"),
+        ("tests/functions/test_python.py", "tests/unit/report/test_advise.py", "tests/detect/test_command.py"),
+    ),
 }  # fmt: skip
 # Changes without an effect that a test could notice, by file: the beginning of the line, a text in the changed line
 # (empty: any), and the reason.
@@ -238,6 +294,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "kernels/templates/formula.py": (
         ("return (words, 4 if", "4 if operand < 1 else 5", "brackets about a number change no value"),
+    ),
+    "functions/sources.py": (
+        ("disk.read_regular(path, 0)", "", "a byte that is read and not looked at"),
     ),
     "functions/session.py": (
         ("if kinds.isdisjoint(", "< {*'biufc'}", "two kinds are never all five"),
@@ -320,6 +379,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "curves/threshold.py": (
         ("if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
+        ("if stretches and stretches", ">= begin", "no two ends lie so close to each other"),
         ("if stretches and stretches", "1.5000000000000002e-09", "no two ends lie so close to each other"),
         ("return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
         ("inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
@@ -390,6 +450,11 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("FARTHEST = ", "", "a factor of e^100 is as good as any larger one"),
         ("MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
         ("if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
+    ),
+    "result/store/cache.py": (
+        ("_MOST_BYTES = ", "", "a bound with room on both sides"),
+        ("disk.replace_file(", "mode=421", "what others run of it does no harm"),
+        ("disk.replace_file(", "lasting=True", "slower, and lost by fewer power cuts"),
     ),
     "result/store/files.py": (
         ("data = gzip.compress(data, mtime=0)", "mtime=1", "any time that is always the same will do"),
@@ -758,14 +823,22 @@ def _attempt(order: tuple[Mutant, list[tuple[tuple[str, ...], float]]]) -> tuple
         return mutant, "equivalent"
     path = Path(mutant.file)
     original = path.read_text(encoding="utf-8")
-    path.write_text(mutant.source, encoding="utf-8")
-    try:
-        for tests, deadline_s in runs:
-            passed = _pass(tests, deadline_s)
-            if not passed:
-                return mutant, "killed" if passed is False else "too slow"
-    finally:
-        path.write_text(original, encoding="utf-8")
+
+    def run(tests: tuple[str, ...], deadline_s: float) -> bool | None:
+        path.write_text(mutant.source, encoding="utf-8")
+        try:
+            return _pass(tests, deadline_s)
+        finally:
+            path.write_text(original, encoding="utf-8")
+
+    for tests, deadline_s in runs:
+        outcome = run(tests, deadline_s)
+        if outcome is None:  # other programs may load the machine: how long do the unaltered tests take now?
+            began = time.monotonic()
+            _pass(tests, 10 * deadline_s)
+            outcome = run(tests, 4 * (time.monotonic() - began) + 10)
+        if not outcome:
+            return mutant, "killed" if outcome is False else "too slow"
     return mutant, "survived"
 
 

@@ -105,8 +105,9 @@ def test_a_file_that_is_imported_once_alone_is_refused(monkeypatch, tmp_path):
     ]
     monkeypatch.setattr(processes, "run_all", lambda _: [
         processes.Ended(7, msgspec.json.encode([reports.pop(0)]).decode(), "", 1.0)])  # fmt: skip
-    place = sources.CodePlace(str(tmp_path / "mine.py"), "")
+    place, *others = map(sources.parse_place, (str(tmp_path / "mine.py"), "C:/mine.py", "my:f", "f"))
     assert raised(UsageError, sources.declare, [place]).why == "a folder exists"
+    assert (place.name, others) == ("", [("C:/mine.py", ""), ("my", "f"), None])
 
 
 @pytest.mark.parametrize(("function", "why", "options"), [

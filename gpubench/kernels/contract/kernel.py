@@ -122,7 +122,7 @@ class NumbaProgram(msgspec.Struct, frozen=True):
     # the text of a Python module that defines the kernels by means of `gpubench.backends.numpy.native`
     source: str
     passes: tuple[NumbaPass, ...]  # passes in order
-    threads: int = 1  # number of threads that run the kernels
+    threads: int  # number of threads that run the kernels
     scratch: Mapping[str, int] = {}  # bytes of each scratch array that the passes share
     behind: NumpyPass | None = None  # a NumPy step after the passes
     # shapes of the arrays that the passes write for `behind`, in the dtype of the case

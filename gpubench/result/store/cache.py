@@ -49,7 +49,7 @@ class SealedFiles:
             try:
                 return _unseal(name, _path(folder, name))
             except FileNotFoundError:
-                continue
+                pass
             except PermissionError as error:
                 note("cache-not-trusted", f"{what} in the cache is not used: {disk.reason(error)}")
             except (OSError, ValueError) as error:
@@ -148,12 +148,9 @@ def _path(folder: Path, name: str) -> Path:
 def _unseal(name: str, path: Path) -> bytes:
     """Return the content of a sealed file, or raise OSError or ValueError if it must not be used."""
     with disk.open_regular(path) as file:
-        status = os.fstat(file.fileno())
-        doubt = _doubt(os.stat(path.parent)) or _doubt(status)
+        doubt = _doubt(os.stat(path.parent)) or _doubt(os.fstat(file.fileno()))
         if doubt:
-            raise PermissionError(0, doubt)
-        if status.st_size > _MOST_BYTES:
-            raise ValueError("it is too large")
+            raise PermissionError(doubt)
         data = file.read(_MOST_BYTES)
     seal, content = _SEAL.match(data), data[_SEAL_BYTES:]
     if seal is None or seal[1].decode() != _digest(name, content):

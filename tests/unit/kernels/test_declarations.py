@@ -101,7 +101,7 @@ def test_costs_are_those_counted_by_hand():
 
 LADDERS = {
     "add": (2**10, 2**24, 4, 1), "sum": (2**10, 2**24, 4, 1), "softmax": (2**10, 2**24, 4, 1024), "layernorm": (1, 65536, 4, 1),
-    "matmul": (32, 4096, 2, 8), "gemv": (64, 4096, 4, 8),
+    "matmul": (32, 4096, 2, 8), "gemv": (64, 4096, 4, 8), "upload": (2**10, 2**30, 16, 4),
 }  # fmt: skip
 
 

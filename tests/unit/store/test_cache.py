@@ -99,6 +99,7 @@ def test_a_sticky_folder_is_no_danger(tmp_path, monkeypatch):
     folder.mkdir()
     folder.chmod(0o1777)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(folder))
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(folder).st_uid or 1234)  # root is no danger either
     cache.user_cache().write("name", b"content")
     assert (cache.user_cache().read("name", "it"), codes()) == (b"content", [])
 
@@ -117,6 +118,14 @@ def test_nothing_of_ours_is_writable_by_others(tmp_path, monkeypatch):
 
 
 def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):
+    (tmp_path / "file").touch(0o777)
+    for place in ("file/folder", "folder"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "access", lambda path, mode: mode != os.W_OK | os.X_OK or path != tmp_path)
+            patch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / place))
+            assert not cache.user_cache().keeps
+            assert cache.notes()[-1].message.endswith("cannot be written")
+    cache.forget()
     for name in ("GPUBENCH_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     cache.user_cache().write("name", b"content")
@@ -124,4 +133,4 @@ def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch
     assert not cache.user_cache().keeps
     assert codes() == ["cache-not-kept"]
     cache.fall_back_to(tmp_path / "run")
-    assert cache.user_cache().keeps
+    assert (cache.user_cache().keeps, [folder.is_dir() for folder in cache.fallbacks()]) == (True, [True])
