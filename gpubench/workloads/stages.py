@@ -159,12 +159,11 @@ def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], se
     """Return how often each of `names` occurs among the op's stages, and which ones the host runs."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
-    declared: Counter[str] = Counter()
-    hosts: set[str] = set()
-    with contextlib.suppress(GpubenchError):  # the op of a package that is not here
+    declared, hosts = Counter[str](), set[str]()
+    with contextlib.suppress(KeyError, GpubenchError):  # the op of a package that is not here, or is broken
         stages = kernels.load(name).stages
         declared = Counter(stage.name for stage in stages)
-        hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
+        hosts = {s.name for s in stages if s.name in names and kernels.load(s.op).host is not None}
     counts, count = dict.fromkeys(names, 1), 1
     for each in reversed(names):
         # A stage that the op no longer has counts as often as the stage after it: files have norms that are now

@@ -467,7 +467,7 @@ class Segment:
         made = {id(value): value for value in each(output)}
         for value in launch.reads:
             fresh = id(value) in made and id(value) not in written and not self._session.keeps_state
-            if isinstance(value, Value) and id(value) not in self._writes and not fresh:
+            if id(value) not in self._writes and not fresh:
                 self._reads.append(value)
         self._steps.append((launch, output))
         self._writes |= made

@@ -204,8 +204,8 @@ class _Stages:
         *arrays: Array,
         **params: int,
     ) -> Any:
-        """Compute stage by stage from `arrays`, the values of `names`. Return the values of `names_out`, as a tuple
-        unless it is one. `formula(op)` returns the function that computes a stage's op."""
+        """Compute stage by stage from `arrays`, the values of `names`. Return the values of `names_out`: a tuple, or
+        the array alone if there is only one. `formula(op)` returns the function that computes a stage's op."""
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:

@@ -321,6 +321,13 @@ def test_a_stage_that_the_op_had_once_has_the_readings_of_the_one_behind_it():
     assert lost["decode.qkv"] == pytest.approx(4 * lost["decode.choose"]), "four layers, and one choice"
 
 
+@pytest.mark.parametrize("op", ["inference", "uninstalled"])
+def test_a_file_may_have_other_stages_than_the_op_has_here(op):
+    what = measured(case(op, 16, "tuned", WAITED, "cupy:0"), 1e-3)
+    run = run_of([in_stages(what, {"decode.qkv": 1e-3}, clock="event", stamping_s=1e-4)])
+    assert stages(analyse(run))[0].stages[0].chain_s == pytest.approx(9e-4)
+
+
 def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
     (chart,) = chart_set(analyse(stages_run()), RenderOptions(sections=("stages",))).charts
     for row in stages(analyse(stages_run())):

@@ -1,17 +1,17 @@
 """Products of a few rows (at most 16) and a matrix of weights, with their epilogue, in one launch.
 
-Reading the weights and starting launches take the time of such products, not arithmetic. The threads of a group
-share a block of columns. Each thread takes some of the k steps, for all rows of x in its group. It loads 16 bytes
-of weights at a time if the length of a row of weights allows it. Weights that are stored transposed are read along
-their rows, by up to a warp for each column.
+The time of such products goes into reading the weights and starting launches, not into arithmetic. The threads of a
+group share a block of columns. Each thread takes some of the k steps, for all rows of x in its group. It loads 16
+bytes of weights at a time if the length of a row of weights allows it. Weights that are stored transposed are read
+along their rows, by up to a warp for each column.
 
 Layernorm may be applied to the rows first. Each group then norms the rows that it multiplies, and keeps them in
 its memory in the type of the arithmetic. The first weights are loaded meanwhile.
 
-- CUDA: shuffles add up the two sums of a row within each warp, and then over its warps.
-- WGSL has no shuffles here. Each thread reduces its elements to a pair: their mean, and the sum of squares
-  about it. The pairs of a row are joined in two steps of about equal length, because each step needs a barrier.
-  The mean of all pairs is subtracted from the elements, so nothing cancels.
+- CUDA: the sum of a row, and then the sum of squares about the mean, are added up by shuffles within each warp, and
+  over the warps of the row in shared memory.
+- WGSL: without shuffles. Each thread reduces its elements to a pair: their mean, and the sum of squares about this
+  mean. The pairs of a row are joined to one in two steps of about equal length, because each step needs a barrier.
 """
 
 from __future__ import annotations

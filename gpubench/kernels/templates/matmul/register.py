@@ -225,8 +225,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
 
 class Patches(msgspec.Struct, frozen=True):
-    """B as the patches of an image, with a row for each channel and tap of 3 x 3, and a column for each pixel. Its
-    elements are read from the image; those of taps outside are 0."""
+    """B as the patches of an image, with a row for each channel and tap of 3 x 3, and a column for each pixel. The
+    elements are read from the image; where a tap is outside the image, the element is 0."""
 
     channels: int  # channels of the image
     side: int  # height and width of the image
