@@ -38,8 +38,8 @@ class EnergyGoal(AdviseOptions):
         "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
-        """Return the advice, or with the goal `energy` the advice for the device with the least energy. Raises
-        UsageError for an unknown goal."""
+        """Return the advice. With the goal `energy`, it names the device with the least energy. Raises UsageError for
+        an unknown goal."""
         from gpubench.base.errors import require_choice
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":

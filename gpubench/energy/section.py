@@ -42,7 +42,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
-    """Return the energy of each case that was measured for it, by the newest window."""
+    """Return the energy of each case of the analysis that has a window, by the newest one."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     shown = {case.id for case in analysis.cases}
     results = []
@@ -186,7 +186,7 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
-    """Return (case, energy window) of each case of the call that `advice` is about, by device id."""
+    """Return, by device id, the pairs (case, energy window) for the call that `advice` is about."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)

@@ -102,8 +102,8 @@ class EnergyCompanion(Companion):
     _sources: dict[str, str]
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Run each case of the workload that was timed once more, while the energy counter of its device is read, and
-        record the energy. Cases that have an energy are left out. Does nothing if the run does not measure energy."""
+        """Run each timed case of the workload again, while the energy counter of its device is read, and record the
+        energy. Cases that have an energy are left out. Does nothing if the run does not measure energy."""
         if not self.spec.settings.energy:
             return
         for run in runs:

@@ -94,7 +94,7 @@ def computing_ops() -> tuple[str, ...]:
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the ops that the word `all` selects: those of listed groups not in ON_REQUEST."""
+    """Return the names of the ops that the word `all` selects: all listed ops but those of groups in ON_REQUEST."""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 
@@ -176,7 +176,7 @@ def foreign() -> tuple[str, ...]:
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Map each name that an op of a package shares with another op to the error that says so."""
+    """Return, by name, an error for each op of a package that has the name of another op."""
     return plugins.find_namesakes(plugins.OPS, names())
 
 

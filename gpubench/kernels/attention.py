@@ -46,7 +46,7 @@ _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 
 
 def _flops(params: Params) -> int:
-    """Return the operations for the scores that are needed, those of a token and earlier ones."""
+    """Return the operations for all pairs of a token and one that it attends to."""
     of = by_heads(params)
     # two products, and for each score: subtract, exp, add, divide, maximum
     return (4 * of.width + 5 * of.heads) * of.attended_pairs

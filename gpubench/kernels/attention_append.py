@@ -69,9 +69,8 @@ def _room(params: Params) -> int:
 
 
 def _fits(params: Params) -> str | None:
-    if unfit := fits(params):
-        return unfit
-    return None if _room(params) >= params["n"] else f"{params['n']} tokens do not fit {_room(params)} rows"
+    n, room = params["n"], _room(params)
+    return fits(params) or (None if room >= n else f"{n} tokens do not fit {room} rows")
 
 
 def _cache(params: Params) -> Shape:
@@ -79,7 +78,6 @@ def _cache(params: Params) -> Shape:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes that a launch moves."""
     # n rows of the cache, the new key and value, the query, the result, and the position
     return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 

@@ -271,7 +271,7 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
-    """Return the translation unit of the first launch, which does not depend on m and n themselves."""
+    """Return the translation unit of the first launch. It depends on m and n only through the layout."""
     whole = layout.parts == 1
     return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};

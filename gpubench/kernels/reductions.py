@@ -157,7 +157,7 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """Return the WGSL program of sum_rows. It has one dispatch, or two if the rows are divided into chunks.
-    Raises Unsupported if the dtype or the matrix exceeds the device's limits."""
+    Raises Unsupported if the device lacks the dtype, or the matrix exceeds its limits."""
     require_storage(dtype, limits, threads=_ACROSS * _DOWN)
     n, columns = sides(params)
     cut = cut_rows(n, columns, limits)

@@ -208,8 +208,8 @@ LEAST = 0.1
 
 
 def fit_to_sum(steps_s: Sequence[float], whole_s: float) -> list[float]:
-    """Return the seconds of a chain's steps so that they add up to `whole_s`, the seconds of the same chain without
-    clock readings. Each of `steps_s` is reduced by the same time, but not below 0, and then all are scaled."""
+    """Fit `steps_s`, the seconds of a chain's steps, to `whole_s`, the seconds of the same chain without clock
+    readings. Each step loses the same time, but none falls below 0; then all are scaled to add up to `whole_s`."""
     # a clock reading takes the same time after every step
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
     rest = [max(0.0, seconds - extra) for seconds in steps_s]

@@ -68,7 +68,7 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Choose the kernel of every stage: an earlier choice, or by trials on the inputs that the stage gets. Raises
+        """Choose the kernel of every stage, as remembered or by trials on the values that the stage reads. Raises
         TrialsNeeded if trials are needed but forbidden."""
         self._launches.clear()
         values = self.values(inputs, output)

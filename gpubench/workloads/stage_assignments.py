@@ -238,8 +238,8 @@ REASONS: dict[AssignmentReason, str] = {
 
 @section("hybrid", order=95)
 def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with a table for each workload, size, regime and device, at the largest size of each workload
-    only unless every size was requested."""
+    """Return the section with a table for each workload, size, regime and device. Unless every size was requested,
+    only the largest size of each workload has tables."""
     rows = shown = list(assignments(analysis))
     if not options.every_size:
         shown = at_largest(rows, lambda call: series_name(call.case.case), lambda call: call.n)

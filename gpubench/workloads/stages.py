@@ -294,7 +294,7 @@ def _short(breakdown: Stages) -> str:
 
 
 def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
-    """Return the cells of a line: its time in the chain, with `alone` that of the stage alone, its share."""
+    """Return the cells of a line: the time in the chain, the time alone if `alone` is set, and the share."""
     seconds = seconds_of(breakdown).get(label)
     seconds = None if label == LAUNCH and not seconds else seconds
     entry = next((stage for stage in breakdown.stages if stage.stage == label), None)

@@ -176,8 +176,8 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Return the tolerance of an output. If `declared` is no tolerance but a slack or None, it is that of the
-        stage that writes the value, with more units for each stage before, and with this slack."""
+        """Return `declared` if it is a tolerance. Otherwise return the tolerance of the stage that writes the value,
+        with more units for each stage before that one, and with `declared` as the slack."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -222,7 +222,7 @@ class _Stages:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
-        """Return the dtype of a state: its own or, if it declares none, that of a value that declares none."""
+        """Return the dtype that a state declares, or else the dtype of the case, which some `values` have."""
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)
@@ -232,7 +232,7 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """Return why the first stage that refuses these params does so, or None if all accept them."""
+        """Return the reason of the first stage that refuses these params, or None if all accept them."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 

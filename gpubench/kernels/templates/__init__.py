@@ -453,8 +453,8 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 class GpuText(msgspec.Struct, frozen=True):
     """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's is made from it.
 
-    The body uses buffers, shared arrays and sizes by name, and `thread`, `group` and `block`, the index of the
-    group. `wide` and `narrow` convert between `stored`, the type in memory, and `real`, that of the arithmetic.
+    The body uses buffers, shared arrays and sizes by name. It has `thread`, `group` and `block`, which is the index
+    of the group. `wide` and `narrow` convert between `stored`, the type in memory, and `real`, that of the arithmetic.
     `clamped(i, last)` is the smaller of the two in WGSL, and `i` in CUDA. A line `// unroll N` becomes a pragma
     in CUDA.
     """

@@ -160,7 +160,7 @@ def softmax(xp: Array, scores: Array) -> Array:
 
 
 def causal_weights(xp: Array, q: Array, k: Array) -> Array:
-    """Return the weights of each head (... x n x n), from q and k (... x n x e). Those of later tokens are 0."""
+    """Return the weights of each head (... x n x n), from q and k (... x n x e). Later tokens weigh 0."""
     n, e = q.shape[-2:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
@@ -198,10 +198,15 @@ class QueryLayout(msgspec.Struct, frozen=True):
     def group_rows(self) -> int:
         return LANES * self.rows
 
+    @property
+    def handed(self) -> int:
+        """The number of queries whose results half of the warps store for the other half at once."""
+        return self.parts // 2 * self.group_rows
+
     def words(self, e: int) -> int:
         """Return how many numbers of shared memory a group needs, for heads of `e` elements."""
-        # half of the warps store their results, maxima and sums for the other half
-        return self.parts // 2 * self.group_rows * (e + 2)
+        # for each result its maximum and its sum
+        return self.handed * (e + 2)
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
@@ -429,15 +434,14 @@ class _Text(msgspec.Struct, frozen=True):
         return shader(buffers, self.layout.threads, body, params="n", before="\n".join(before))
 
     def _memory(self) -> list[str]:
-        storage, shared = self.storage, []
-        if self.layout.parts > 1:
-            pairs = self.layout.parts // 2 * self.layout.group_rows
-            shared = [
-                f"var<workgroup> handed: array<{storage.part}, {pairs * self.parts}>;",
-                f"var<workgroup> tops: array<f32, {pairs}>;",
-                f"var<workgroup> totals: array<f32, {pairs}>;",
-            ]
-        return shared
+        handed = self.layout.handed
+        if not handed:
+            return []
+        return [
+            f"var<workgroup> handed: array<{self.storage.part}, {handed * self.parts}>;",
+            f"var<workgroup> tops: array<f32, {handed}>;",
+            f"var<workgroup> totals: array<f32, {handed}>;",
+        ]
 
     def _begin(self) -> list[str]:
         return [
@@ -523,16 +527,14 @@ class _Text(msgspec.Struct, frozen=True):
         return f"(({part}) * {self.layout.rows}u + {r}u) * {LANES}u + lane"
 
     def _handing(self, r: int, part: str) -> list[str]:
-        pairs = self.layout.parts // 2 * self.layout.group_rows
         return [
             f"let at{r} = {self._place(r, part)};",
             f"tops[at{r}] = top{r};",
             f"totals[at{r}] = total{r};",
-            *(f"handed[at{r} + {i * pairs}u] = o{r}_{i};" for i in range(self.parts)),
+            *(f"handed[at{r} + {i * self.layout.handed}u] = o{r}_{i};" for i in range(self.parts)),
         ]
 
     def _taking(self, r: int) -> list[str]:
-        pairs = self.layout.parts // 2 * self.layout.group_rows
         return [
             f"let at{r} = {self._place(r, 'part')};",
             f"let high{r} = max(top{r}, tops[at{r}]);",
@@ -541,7 +543,7 @@ class _Text(msgspec.Struct, frozen=True):
             f"top{r} = high{r};",
             f"total{r} = total{r} * mine{r} + totals[at{r}] * theirs{r};",
             *(
-                f"o{r}_{i} = o{r}_{i} * mine{r} + handed[at{r} + {i * pairs}u] * theirs{r};"
+                f"o{r}_{i} = o{r}_{i} * mine{r} + handed[at{r} + {i * self.layout.handed}u] * theirs{r};"
                 for i in range(self.parts)
             ),
         ]

@@ -259,7 +259,6 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 
 
 def _cuda_element(formula: Formula) -> str:
-    """Return the CUDA function of one element."""
     # a value that is only moved is not converted, so that each bit pattern is kept
     if formula.moved:
         arguments = ", ".join(f"stored {name}" for name in formula.names)

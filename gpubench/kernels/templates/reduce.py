@@ -125,7 +125,6 @@ def reduction_candidates(
 
 
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
-    """Return the text of the compiled module."""
     # Sums within a block are in the type of the arithmetic (float32 for halves), and over the blocks in
     # float64: the error of a few additions at the speed of the narrow type. The compiler may reorder additions
     # (`summing`), so it keeps several partial results in registers. A block is read at two places at once, many

@@ -30,7 +30,7 @@ Order = Literal["serpentine", "paired", "interleaved"]
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """How a group of threads computes a block of C = A B, in steps along K."""
+    """The way in which a group of threads computes a block of C = A B, in steps along K."""
 
     rows: int  # rows of the block
     columns: int  # columns of the block

@@ -31,7 +31,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """How a group reads a tile of A or B, the operand, from its buffer."""
+    """The way in which a group reads a tile of A or B, the operand, from its buffer."""
 
     name: Literal["a", "b"]  # operand
     tile: Tile  # block of C that the group computes
@@ -171,7 +171,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return (line, place). The one along the extent is made an index of the whole operand, within it."""
+        """Return (line, place), with the one along the extent counted from the operand's begin and limited to it."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"

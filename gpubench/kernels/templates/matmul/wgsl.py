@@ -72,12 +72,12 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(number of lines, number of elements in a line)."""
+        """The number of lines, and the number of elements in a line."""
         return (self.extent, self.k) if self.turned else (self.k, self.extent)
 
     @property
     def padded(self) -> tuple[int, int]:
-        """The shape that a tile reads as vec4s."""
+        """The shape with padding, of which vec4s are read."""
         return (self.extent, self.deep) if self.turned else (self.deep, 4 * ceil_div(self.extent, 4))
 
     @property
@@ -138,7 +138,7 @@ def kernel(product: Callable[[Params, str], Product]) -> Kernel:
 
 
 def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
-    """Return a WGSL kernel whose candidates the function `choices` returns, the default first."""
+    """Return a WGSL kernel. `choices(params, dtype, limits)` returns its candidates, the default first."""
     return choose_kernel("wgsl", choices, variant="register")
 
 

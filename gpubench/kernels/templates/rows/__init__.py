@@ -38,7 +38,7 @@ EPSILON = 1e-5  # added to the mean of squares, so that a row of equal elements 
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """How the params of an op give the number and the length of its rows."""
+    """The number and the length of an op's rows, as functions of the op's params."""
 
     shape: Callable[[Params], tuple[int, int]]  # returns (number of rows, length of a row)
     params: str  # text that says what the size n is
@@ -59,7 +59,7 @@ def _columns(params: Params) -> int:
 
 
 def _fits(params: Params) -> str | None:
-    """Return why n elements cannot be divided into rows of the param `columns`, or None."""
+    """Return why n elements cannot be divided into rows of `columns` elements, or None."""
     n, width = params["n"], _columns(params)
     return None if n % width == 0 else f"rows of {width} do not divide {n} elements"
 

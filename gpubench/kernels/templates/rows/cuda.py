@@ -125,7 +125,6 @@ class _Body(msgspec.Struct, frozen=True):
     packed: bool  # whether registers hold halves as they are; if not, as floats
 
     def source(self) -> str:
-        """Return all statements."""
         make = {"number": _number, "total": self._total, "powers": self._powers}
         return "".join(
             [self._load() * self.held, *(make[step.kind](step) for step in self.formula.steps), self._store()]

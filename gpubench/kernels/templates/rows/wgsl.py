@@ -143,7 +143,6 @@ class _Text(msgspec.Struct, frozen=True):
     rows: WgslRows  # threads and units of a row
 
     def source(self) -> str:
-        """Return the text of the whole shader."""
         formula, rows = self.formula, self.rows
         make = {"number": self._number, "total": self._total, "powers": self._powers}
         lines = rows.loads(formula.inputs, formula.across)
