@@ -90,8 +90,9 @@ class KernelCpus(NamedTuple):
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Return the sets of CPUs in the kernel's numbering. `listed` is the system's list of online CPUs; with the
-    same numbering, `cpuset` is restricted to it. A `cpuset` without a CPU of `affinity` becomes invalid."""
+    """Return the sets of CPUs in the kernel's numbering. `listed` is the system's list of online CPUs, which may
+    have another numbering. If it has the kernel's, offline CPUs are taken out of `cpuset`. The cpuset is invalid
+    if it has no CPU of `affinity`."""
     # In a container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
     # `affinity` and `cpuset` keep the kernel's numbers.
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
@@ -136,7 +137,7 @@ def usable(
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
     """Return a fact about SMT: "on" if a core has two online CPUs, "hidden" if a hypervisor may hide it, else
-    "off". The fact is missing if the cores, or the presence of a hypervisor, are unknown."""
+    "off". The fact is missing if the cores are unknown, or if the files that show a hypervisor are damaged."""
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):

@@ -320,7 +320,7 @@ _BDF = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", 
 
 
 class Address(NamedTuple):
-    """A PCI address. Addresses sort like their texts."""
+    """A PCI address. Addresses sort by their numbers."""
 
     domain: int  # 0 on most machines
     bus: int  # 0 to 255
@@ -495,8 +495,8 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Return the fact of `value`, a whole fact or a plain value, or None if it is no consistent fact of
-    this `kind`."""
+    """Return the fact of `value`, a whole fact or a plain value. Returns None if it does not have the type
+    `kind`, or if its value and its status contradict each other."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))

@@ -221,8 +221,8 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
 
 
 def _agree(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
-    """Return the size of the best source, first in `strong`, with differing sizes of the others
-    as alternatives."""
+    """Return the size of the best source, the first in `strong`. Other sizes become its alternatives, and one in
+    `strong` that differs much makes it a conflict."""
     best = strong[0]
     others = [Alternative(f.value, f.source or "") for f in (*strong[1:], *weak) if f.value != best.value]
     if not others:
@@ -278,8 +278,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Return the partitions of a GPU, sorted by id. Partitions without a uuid are left out if another one has a
-    uuid. Else the source that lists the most of them counts."""
+    """Return the partitions of a GPU, sorted by id. Those that an API lists without a uuid count only if no other
+    is known, and then from the API that lists the most."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)

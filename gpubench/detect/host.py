@@ -383,7 +383,8 @@ def hypervisor(
 ) -> Fact[str]:
     """Return the name of the hypervisor, "unknown" if only its presence is known, or "none". `vendor` and
     `product` are the machine's names in the DMI tables, and `listed` are the records of its displays. The status
-    is "conflict" if the CPU denies what the firmware or a display shows."""
+    is "conflict" if the CPU denies what the firmware or a display shows. Only x86 has "none": on other CPUs the
+    fact is absent if nothing shows a hypervisor."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)

@@ -511,9 +511,9 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
 def torch_warnings(gpus: Sequence[Gpu], *, wsl: bool = False) -> list[MachineWarning]:
-    """Return a warning for each vendor (AMD, Intel) of a discrete GPU whose PyTorch is missing. GPUs known to
-    be unusable, models that ROCm does not serve, and Macs do not count. `wsl` asks for the wheels that the
-    vendor has for Windows."""
+    """Return a warning if the PyTorch for AMD's GPUs is missing, and one if that for Intel's is. Only discrete
+    GPUs count, and no GPU that is unusable, is in a Mac or is too old for ROCm. In WSL (`wsl`) the warnings
+    name the packages for Windows."""
     # The vendor's PyTorch may not drive its integrated GPUs.
     fit = [gpu for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False]
     served = {gpu.vendor.value for gpu in fit if not re.match("gfx([678]|101)", gpu.compute.arch.value or "")}

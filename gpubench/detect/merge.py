@@ -66,8 +66,8 @@ class MergedDevice:
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Tell whether the record must be of another device, because its list names this one often
-        enough already."""
+        """Tell whether the device already has as many records of the record's list as it can have. If so, the
+        record describes another device."""
         # one for each PCI function or partition
         most = max(len(r.partitions) or 1 + len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= most
@@ -208,7 +208,7 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> Merg
 
 
 def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
-    """Add a record to the device of the nearest kind that has the same ids, or return False without one."""
+    """Add a record to a device with the same ids, preferably one of the same kind. Tell whether there is one."""
     ids = (vendor_of(record), record.device_id)
     if stands_for_virtio(record):  # it bears the ids of the host's GPU
         ids = VIRTIO_GPU
@@ -435,8 +435,8 @@ def is_software(record: DeviceRecord) -> bool:
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the record may list a device that another API lists, too. It is then OpenGL's, or that of a
-    layer over another API, such as dozen over D3D12."""
+    """Tell whether the record comes from OpenGL, or from a layer over another API, such as dozen over D3D12.
+    Another API may list the same device."""
     return record.source.endswith(":gl") or bool(_LAYERED.search(_names(record)))
 
 

@@ -83,7 +83,7 @@ def read_functions(root: Root) -> list[Function] | None:
 
 
 def without_virtual(root: Root, functions: Mapping[Address, Function]) -> list[Function]:
-    """Keep one function for each device: the physical function, or the first one if it is missing."""
+    """Keep one function for each device: the physical function, or the first virtual one if that is missing."""
     # In a guest, a virtual function has no link to its physical function, so it is a device of its own.
     leads = []
     for physical, own in group_by(
@@ -289,7 +289,7 @@ class Book(NamedTuple):
 
 def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
     """Return the name of a PCI id (`vendor`, `device`) and its source, or None if the name is unknown. `root`
-    is that of the machine. Without it, only gpubench's own table is used."""
+    has the machine's own tables. Without it, only gpubench's table is used."""
     for book in books(root):
         if book.source in PLACES:
             name = ids_names(book.text, vendor).get(device)

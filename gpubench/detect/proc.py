@@ -65,7 +65,7 @@ class CpuInfo(NamedTuple):
         return next(self.values(key), None)
 
     def values(self, key: str) -> Iterator[str]:
-        """Yield the values of `key` in all blocks, without placeholders."""
+        """Yield the values of `key` in all blocks, without placeholders and damaged texts."""
         for block in (*self.cpus.values(), self.common):
             value = block.get(key) or "unknown"
             if value.isprintable() and len(value) <= LONGEST_PATH and not is_placeholder(value):
@@ -121,8 +121,8 @@ def model(info: CpuInfo) -> str | None:
 
 
 def vendor(info: CpuInfo) -> str | None:
-    """Return the CPU's manufacturer, or None if it is unknown. On Arm it follows from the implementer code, and
-    on Loongson and IBM from the model."""
+    """Return the CPU's manufacturer, or None if no key tells it. On Arm it is that of the implementer code, and an
+    unknown code is returned as it is. On Loongson and IBM the model tells it."""
     if value := info.any("vendor_id") or info.any("vendor"):
         return value
     if code := info.any("cpu implementer"):
@@ -285,7 +285,8 @@ def quota(root: Root, groups: Groups) -> Fact[float]:
 
 
 def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """Return the CPUs that the process's control group allows, by the rule of `nodes`."""
+    """Return the CPUs that the process's control group allows, or else the nearest group above it that names
+    any."""
     return _public(_nearest(root, groups, _CPUS))
 
 

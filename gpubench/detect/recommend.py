@@ -117,7 +117,8 @@ _SOURCES = {"nvidia": {"nvml", "cuda"}, "amd": {"drm", "cuda"}, "intel": {"drm"}
 
 
 def _objection(gpu: Gpu, late: AbstractSet[str], *, apple: bool) -> str | None:
-    """Return the code of the first reason not to compute on this GPU, or None."""
+    """Return the code of the first reason not to compute on this GPU, or None. `late` holds the probes that did
+    not answer in time, and `apple` tells that GPUs of Metal are Apple's."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     vendor, units = gpu.vendor.value or "", gpu.compute.units.value

@@ -27,7 +27,7 @@ _SPOILED = "?"  # stands for a damaged line, so that reading it fails as before
 
 def save_recording(target: Path, sysroot: Path | None) -> None:
     """Record this machine, or the machine below `sysroot`. `target` is a folder, or an archive if it ends in
-    .tar.gz. Raises InputError if `target` already exists or cannot be written."""
+    .tar.gz or .tgz. Raises InputError if `target` already exists or cannot be written."""
     trace = TouchedFiles({}, {}, {}, set())
     root = Root(str(sysroot or "/"), trace)
     files = read_files(root, NOT_PROBED)

@@ -126,7 +126,7 @@ _KINDS_BY_ID = {
 
 
 def _kind_by_id(function: Function) -> Fact[str]:
-    """Return the kind of the product that the ids of a GPU name, missing for an unknown product."""
+    """Return the kind that a GPU's ids stand for. The fact is missing for an unknown product."""
     record = function.record
     source = record.facts["device_id"].source or function.folder
     for kind, ids in _KINDS_BY_ID[record.vendor_id or 0].items():
@@ -216,8 +216,8 @@ def parse_information(text: str) -> dict[str, str]:
 
 
 def parse_numa(text: str) -> tuple[int | None, int | None]:
-    """Return the number of the NUMA node that the GPU memory is, or None if it is no node now, and its bytes, or
-    None while no program uses the GPU. Raises ValueError for a damaged file."""
+    """Return the NUMA node that the GPU memory is, or None while it is no node, and the size of the memory in
+    bytes, or None while no program uses the GPU. Raises ValueError or KeyError for a damaged file."""
     table = parse_information(text)
     node = integer(table["Node"])
     offline = node < 0 or table.get("Status") == "offline"
@@ -236,10 +236,9 @@ def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
 
 
 def find_soc(root: Root, platform: Platform, listed: Sequence[DeviceRecord]) -> Fact[str]:
-    """Return the name of the chip, if the firmware names one whose GPU shares the CPU's memory and is not among
-    the records `listed`."""
+    """Return the firmware's name of the chip, if its GPU shares the CPU's memory. The fact is absent if the
+    records `listed` contain that GPU, because all others are cards then."""
     if any(r.device_id in SOC_DEVICES or (r.bdf is None and r.vendor_id == NVIDIA) for r in listed):
-        # all other GPUs of NVIDIA are then cards
         return ABSENT
 
     def name(text: str) -> str | None:
@@ -320,9 +319,9 @@ class KfdNode(NamedTuple):
 
     @property
     def place(self) -> int:
-        """The stated PCI function, in partitioned modes the number of a partition."""
+        """The number of the partition: the highest bits of the location, or its PCI function, by the driver."""
         location = self.table.get("location_id", 0)
-        return location >> 28 | location & 7  # some drivers state the partition in the highest bits
+        return location >> 28 | location & 7
 
     @property
     def units(self) -> Fact[int]:
@@ -373,7 +372,7 @@ def _gpus(nodes: list[KfdNode]) -> dict[int, list[KfdNode]]:
 
 
 def _owners(unread: int, groups: Mapping[int, list[KfdNode]]) -> set[int]:
-    """Return the keys in `groups` of the GPUs of which the node with the number `unread` may be a partition."""
+    """Return the keys of the GPUs in `groups` that may own the unreadable node with the number `unread`."""
     # The nodes of one GPU follow each other, and the partition numbers of its neighbours show whether one is
     # missing.
     homes = {node.number: (lead, node.place) for lead, nodes in groups.items() for node in nodes if node.table}
@@ -460,7 +459,7 @@ def _banks(root: Root, folder: str) -> Fact[int]:
 
 
 def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPath, ...]]:
-    """Return the paths of each GPU to the others, in the order of `groups`, the nodes of each GPU."""
+    """Return the paths of each GPU to the others. `groups` holds the nodes of each GPU, in the same order."""
     owner = {node.number: place for place, nodes in enumerate(groups) for node in nodes}
     paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
     for place, nodes in enumerate(groups):

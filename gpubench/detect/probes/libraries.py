@@ -343,7 +343,7 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, Any]:
-    """Return the facts of the memory regions that `query` lists, behind a header of this many bytes."""
+    """Return the facts of the memory regions that `query` lists. The first region follows `header` bytes."""
     # It fills a buffer of a length at an address, and with length 0 tells the length that it needs.
     length = query(0, 0)
     if not 0 < length <= _MOST_BYTES:
