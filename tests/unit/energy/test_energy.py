@@ -246,10 +246,9 @@ def draw_report(cpu, gpu, *more):
 
 def test_both_sides_stand_beside_each_other_where_both_are_known():
     gpu = window(500.0, 8_000, "nvml", idle_w=[110, 100])
-    queued, tuned = replace(ON_GPU, regime="resident-queued"), replace(ON_GPU, implementation="tuned")
     more = (
-        (queued, 1e-4, window(500.0, 4_000)),
-        (tuned, 1e-4, window(600.0, 8_000)),
+        (replace(ON_GPU, regime="resident-queued"), 1e-4, window(500.0, 4_000)),
+        (replace(ON_GPU, implementation="tuned"), 1e-4, window(600.0, 8_000)),
         (case("relu"), 1e-3, UNREADABLE),
         (case("tanh", device="wgpu:0"), 1e-3, UNREADABLE),  # on neither side
     )
