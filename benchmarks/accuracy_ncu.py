@@ -105,7 +105,7 @@ def pairings(
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
     """Return a pairing for each kernel in `KERNELS` and each of `clocks`, if `readings` has the kernel on that
-    clock. It compares gpubench's reading with the median launch in ncu's `rows` (kernel name, seconds). The bool
+    clock. A pairing compares gpubench's reading with the median launch in ncu's `rows` (kernel name, seconds). The bool
     next to a clock says whether the pairing has to meet a target."""
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [

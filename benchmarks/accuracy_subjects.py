@@ -144,7 +144,7 @@ def reading(subject: Subject) -> Reading:
 
 
 def floors(session: Session) -> dict[str, float]:
-    """Return the device seconds of launches without work. The time of a short kernel contains them."""
+    """Return the device seconds of launches without work. The measured time of a kernel includes such a part."""
     empty = cast("CudaLaunch", session.empty_launch())
     nothing = CudaLaunch(lambda: None, None)
 

@@ -82,8 +82,8 @@ class AlteredBackend(Backend):
         return [_rename(device) for device in self._inner.devices() if device.id == self._inner_id]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Open the real device for the next session. Its share of additional work is the next in ALTERED_EXTRA and
-        is added to ALTERED_LOG."""
+        """Open the real device for the next session. The session's share of additional work is the next in
+        ALTERED_EXTRA and is added to ALTERED_LOG."""
         log = Path(os.environ["ALTERED_LOG"])
         number = len(log.read_text().splitlines()) if log.exists() else 0
         shares = [float(text) for text in os.environ.get("ALTERED_EXTRA", "0").split(",")]

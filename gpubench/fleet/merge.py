@@ -223,9 +223,8 @@ def _add_unusable(failed: list[Node], file: str, error: InputError) -> None:
 
 
 def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
-    """Return the runs of the node with the label `name`. If there is none, return the runs of all nodes whose
-    key begins with `name`. Raises UsageError if there is no such node, and InputError if it brought no
-    result."""
+    """Return the runs of the node with the label `name`, or else of all nodes whose key begins with `name`. Raises
+    UsageError if there is no such node, and InputError if the nodes brought no result."""
     nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
     matching = [pair for pair in nodes if pair[1].label == name] or [
         pair for pair in nodes if pair[1].key.startswith(name)

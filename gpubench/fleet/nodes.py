@@ -460,8 +460,8 @@ def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
     """Return the fleet of `nodes`, which have a result, and of nodes without one: those in `failed`, and those that
-    only `names` lists. It is complete if at least `expected` nodes have a result (None: all), and every node with
-    a label has one. A complete fleet omits the nodes without a result."""
+    only `names` lists. The fleet is complete if at least `expected` nodes have a result (None: all), and every node
+    with a label has a result. A complete fleet omits the nodes without one."""
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
     absent = [

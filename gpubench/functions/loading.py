@@ -81,7 +81,7 @@ def change_input(function: UserFunction, change: Callable[[Any], Any], value: An
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether an object is a number of Python, or an array of numbers without axes, as NumPy's scalars."""
+    """Tell whether an object is a number of Python, or an array of numbers without axes, such as a NumPy scalar."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")  # PyTorch's dtypes have no kind
     return isinstance(value, int | float) or (getattr(value, "shape", None) == () and kind in "biufc")
 

@@ -238,8 +238,9 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 
 
 def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool = False) -> Trial:
-    """Call the CPU program a few times at size n. Raises PluginError if it fails, changes its inputs, or does not
-    compute the same result each time. `again`: a smaller size was checked, and fewer checks are needed."""
+    """Call the CPU program a few times at size n. Raises PluginError if the program fails, changes its inputs, or
+    gives different results for the same inputs. With `again`, a smaller size was checked, and some checks are left
+    out."""
     import numpy as np
 
     limit_s = None if again else request.limit_s

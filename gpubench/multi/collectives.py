@@ -76,8 +76,8 @@ def bus_factor(case: Case) -> float | None:
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:
-    """Return the path from the first rank of a device group to the second one, as detection found it. Returns
-    None if it found none, or if the run has no such device group."""
+    """Return the path from the first rank of a device group to the second one, as detection tells it. Returns None
+    if that is unknown, or if the run has no such device group."""
     members = next((device.gpu_ids for device in run.devices if device.id == device_id), [])
     gpu = next((gpu for gpu in run.machine.gpus if gpu.id == members[0]), None) if len(members) > 1 else None
     return None if gpu is None else next((path for path in gpu.link.paths if path.to == members[1]), None)

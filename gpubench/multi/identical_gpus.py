@@ -336,8 +336,8 @@ class IdenticalCompanion(Companion):
 
     @property
     def share(self) -> float:  # type: ignore[override]
-        """The share of the budget, from 0 to 1, for checking the GPUs that a search leaves out. It is 0 if
-        there are none."""
+        """The share of the budget, from 0 to 1, for checking the GPUs that a search leaves out. The share is 0 if
+        `devices` is empty."""
         return SHARE if self.devices() else 0.0
 
     def devices(self) -> list[Device]:
