@@ -496,7 +496,7 @@ def _version() -> dict[str, Any]:
         raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())
     try:
         return runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-    except OSError as error:
+    except Exception as error:  # a file that is missing or damaged
         raise BackendUnavailable(f"PyTorch's installation is broken: {error}", hint=torch_hint()) from error
 
 

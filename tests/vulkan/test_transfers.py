@@ -107,6 +107,10 @@ def test_one_thread_is_the_caller_alone_and_closing_ends_the_others():
     assert copiers() == before
 
 
+def test_the_plain_calls_move_odd_sizes_too(session):
+    there_and_back(session, session.transfers("library"), [1, 3, CHUNK + 5])
+
+
 @pytest.mark.parametrize("n", [100, 2_000, 100_000])  # by the plain call, on a thread, beside the next upload
 def test_calls_in_flight_keep_their_inputs_and_outputs_apart(session, tmp_path, monkeypatch, n):
     op = kernels.load("add")

@@ -77,7 +77,7 @@ class Choices:
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """Return all choices that are remembered for `place`, a result of `_place`, with any candidates."""
+        """Return the choices among any candidates that are remembered for `place`, a result of `_place`."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:

@@ -36,6 +36,7 @@ from gpubench.backends.wgpu.transfers import (
     MAPPABLE,
     MappableMemory,
     MappedTransfers,
+    PlainTransfers,
     StagedStream,
     staging_buffer,
 )
@@ -211,6 +212,9 @@ class WgpuSession(
         # A rasteriser computes on the CPU, which polling would take from it.
         self._queue = Queue(self._device, library(), asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue)
+        self._ways: dict[Implementation, PlainTransfers | MappedTransfers] = {
+            "library": PlainTransfers(self._device), "tuned": self._transfers
+        }  # fmt: skip
         self.pool = StoragePool(self._device, self.programs)
         self._flushing: Any = None
         self.stamps = Stamps(self._device, self._queue) if "timestamp-query" in features else None
@@ -298,8 +302,10 @@ class WgpuSession(
         mappable = MappableMemory(memory, self._device, self._queue, self._on_host)
         return InPlaceSession(self, mappable)
 
-    def transfers(self, implementation: Implementation) -> MappedTransfers:
-        return self._transfers
+    def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
+        """Return transfers through kept staging buffers for the tuned implementation, and the queue's own calls
+        for the library implementation, which only ops such as `upload` have here."""
+        return self._ways[implementation]
 
     def stream(self) -> StagedStream:
         return StagedStream(self._device, self._queue, self._transfers)

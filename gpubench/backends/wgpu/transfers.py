@@ -36,6 +36,26 @@ PIECE_BYTES = 2 << 20
 SMALL_BYTES = 1 << 16
 
 
+class PlainTransfers(Transfers):
+    """Transfers by the queue's own calls, as users of wgpu write them."""
+
+    staging: Staging = "pageable"
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def upload(self, buffer: Any, host: Array) -> None:
+        """Call `write_buffer`, then submit an empty list, which starts the copy."""
+        with vendor_errors():
+            self._device.queue.write_buffer(buffer, 0, _pad(bytes_of(host)))
+            self._device.queue.submit([])
+
+    def download(self, buffer: Any, host: Array) -> None:
+        data = memoryview(bytes_of(host))
+        with vendor_errors():
+            data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
+
+
 class MappedTransfers(Transfers):
     """Transfers through staging buffers that are kept."""
 

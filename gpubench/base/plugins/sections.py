@@ -86,7 +86,7 @@ def names() -> tuple[str, ...]:
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the sections that are shown if the user chooses none."""
+    """List the sections that are shown if the user chooses none, except those that are always shown."""
     return tuple(
         dict.fromkeys(
             declaration.key for declaration in declarations() if declaration.choice and declaration.usual

@@ -14,6 +14,7 @@ from gpubench.backends.shared.memory import InPlaceSession, PageLockedMemory
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.result.case import Case
+from tests.raising import raised
 from tests.unit.backends.streams import Mark, Stream
 
 
@@ -33,12 +34,12 @@ def installed(monkeypatch, tmp_path):
 
 def test_a_build_for_the_cpu_lists_it_alone_and_none_is_not_available(installed, monkeypatch) -> None:
     installed("cuda = None", "hip = None")
-    (cpu,) = backends.load("torch").devices()
-    assert (cpu.id, cpu.kind, cpu.driver) == ("torch:cpu", "cpu", "2.13.0")
-    monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BackendUnavailable) as refused:
-        backends.load("torch").devices()
-    assert install_command("torch") in refused.value.hint
+    devices = torch_backend.BACKEND.devices
+    assert [(x.id, x.kind, x.driver) for x in devices()] == [("torch:cpu", "cpu", "2.13.0")]
+    installed("def (")
+    for _ in ("broken", "missing"):
+        assert install_command("torch") in raised(BackendUnavailable, devices).hint
+        monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: None)
 
 
 def gpu(**more) -> SimpleNamespace:

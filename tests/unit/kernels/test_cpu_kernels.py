@@ -217,7 +217,6 @@ def compile_again(program: NumbaProgram) -> int:
 
 
 def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_cache):
-    """It is sealed, and does not load all the same."""
     program = compiled_kernel(kernels.load("copy")).candidates({"n": 33}, "float32", LIMITS)[0].build()
     program = msgspec.structs.replace(program, source=f"{program.source}# not loaded before\n")
     assert compile_again(program) == 1
@@ -230,9 +229,7 @@ def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_c
     assert {note.code for note in cache.notes()} == {"cache-damaged"}
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [("x > 0 ? x : y", "SyntaxError"), ("raise OSError('no room')", "OSError: no room")]
-)
+@pytest.mark.parametrize(("text", "why"), [("x ? y", "SyntaxError"), ("raise OSError('no')", "OSError: no")])
 def test_a_kernel_that_does_not_compile_is_a_failure_with_the_compilers_words(pool, own_cache, text, why):
     with pytest.raises(BuildError, match=why):
         pool.compile(NumbaProgram(text, (), 1))
@@ -277,8 +274,7 @@ def test_kernels_are_compiled_ahead_once_by_others(no_kernels):
         "from gpubench import kernels\n"
         "from gpubench.backends.numpy.compiled import NumbaThreads\n"
         "from gpubench.kernels.contract.kernel import Limits\n"
-        "limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=16)\n"
-        "compiler = NumbaThreads(16)\n"
+        "compiler, limits = NumbaThreads(16), Limits(2**62, 2**62, multiprocessors=16)\n"
         "found = [kernels.load(name).kernel('numpy', 'float32').candidates({'n': 4096}, 'float32', limits)[0].build()\n"
         "         for name in ('copy', 'add', 'sum', 'relu')]\n"
         "ahead_s = compiler.compile_ahead(found)\n"
