@@ -104,7 +104,7 @@ class Analysis:
 
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
-        return speedups(self.compared, self._baseline, self._beside, self.shows)
+        return speedups(self.compared, self.shows, self._baseline, self._beside)
 
     @cached_property
     def break_even(self) -> tuple[BreakEven, ...]:
@@ -130,7 +130,7 @@ class Analysis:
         GPU. Functions that run only as they are written are left out."""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
-        ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
+        ratios = speedups([item for item in cases if item.case.op in ops], self.shows) if ops else ()
         return break_evens(self.run, cases, ratios)
 
     @cached_property

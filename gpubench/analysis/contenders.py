@@ -127,11 +127,11 @@ class ContenderSet(NamedTuple):
     # the size from which no CPU has enough memory; 0: nothing ever ran on a CPU; infinity: no size was too large
     cpu_gone_from: float
     others_gone_from: float  # like `cpu_gone_from`, for all other devices
-    splits: Mapping[int, Sequence[SharedCall]]  # the recommended splits by measured size, each fastest first
+    splits: Mapping[int, Sequence[SharedCall]]  # the recommended splits by measured size, the fastest first
     # the smallest and the largest size at which both sides can be compared; if there is no such size, the first
     # number is larger than the second
     shared: tuple[float, float]
-    # the ranges of sizes between measured ones in which any choice may cost too much time
+    # the ranges of sizes in which no choice is safe: each may cost too much time
     unsure: tuple[tuple[float, float], ...]
 
     @property
@@ -163,7 +163,7 @@ def case_groups(run: Run) -> dict[Key, CaseGroup]:
     written."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
-    # A caller has a function as it is written, on any library, and none of its compiled code.
+    # A caller has the function as it is written, for each library, but has no compiled code of it.
     beside = ids_beside(rows)
     alone = [
         case
@@ -240,8 +240,8 @@ def choose(contender_set: ContenderSet, n: int) -> Decision:
 
 
 def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
-    """Tell whether any choice at size `n` may cost too much time. Returns False if all contenders in `fastest`
-    were timed at `n`."""
+    """Tell whether no contender is a safe choice at size `n`: each may cost too much time. Returns False if all
+    contenders in `fastest` have a time at `n`."""
     if all(n in contender.points for contender in fastest):
         return False
     return any(low <= n <= high for low, high in contender_set.unsure)

@@ -172,30 +172,26 @@ IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
     """Return one row for each outcome, sorted by op, dtype, size, params, regime, device and implementation."""
-    kinds = {device.id: device.kind for device in run.devices}
-
-    def row(outcome: Outcome, beside: Residents) -> CaseResult:
-        return case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
-
-    rows = [row(outcome, {}) for outcome in run.outcomes if outcome.case.resident]
+    rows = [case_result(run, outcome, {}) for outcome in run.outcomes if outcome.case.resident]
     # A case whose time is implausible explains no other case.
     beside = residents(run, {result.id for result in rows if result.reason == IMPLAUSIBLE})
-    rows += [row(outcome, beside) for outcome in run.outcomes if not outcome.case.resident]
+    rows += [case_result(run, outcome, beside) for outcome in run.outcomes if not outcome.case.resident]
     return tuple(sorted(rows, key=_order))
 
 
-def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """Return the kind of a device by `kinds`, or a guess by its id if it was never opened."""
-    if device_id in kinds:
-        return kinds[device_id]
+def _device_kind(run: Run, device_id: str) -> DeviceKind:
+    """Return the kind of a device, or a guess by its id if it was never opened."""
+    for device in run.devices:
+        if device.id == device_id:
+            return device.kind
     backend = device_id.partition(":")[0]
     guessed: dict[str, DeviceKind] = {"numpy": "cpu", "hybrid": "hybrid"}
     return "cpu" if device_id.endswith(":cpu") else guessed.get(backend, "gpu")
 
 
-def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
-    """Return the row of one outcome, on a device of this kind. `beside` holds the queued
-    cases (`residents`)."""
+def case_result(run: Run, outcome: Outcome, beside: Residents) -> CaseResult:
+    """Return the row of one outcome. `beside` holds the queued cases (`residents`)."""
+    kind = _device_kind(run, outcome.case.device_id)
     if isinstance(outcome, Measurement):
         return _measure(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):
@@ -261,7 +257,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
     """Return a code and a text that say why a checked case has no estimate."""
-    # A run that was cut short looks the same as one that was never meant to time, but for its options.
+    # Only the options tell a run that was meant to check alone from a run that was cut short.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
     if untouched and (run.complete or "--check-only" in run.argv):
         return CHECK_ONLY, "checked and right; nothing was timed"
@@ -311,7 +307,7 @@ _LISTED = ("alloc_s", "upload_s", "launch_s", "sync_s", "download_s")
 Residents = Mapping[tuple[str, str, str], Measurement]
 
 
-def residents(run: Run, without: Collection[str] = ()) -> Residents:
+def residents(run: Run, without: Collection[str]) -> Residents:
     """Return the queued cases, by workload, implementation and device. Cases whose ids are in `without` are
     left out."""
     return {

@@ -135,9 +135,9 @@ def node_key(*runs: Run) -> str:
 
 
 def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
-    """Return the indexes of `runs`, grouped by machine, in ascending order. Two runs are of one machine if they
-    share the UUID of a GPU, or the node name and a host that looks the same. Without UUIDs and node names, host
-    and devices have to look the same."""
+    """Group `runs` by machine, and return the ascending indexes of each machine's runs. Two runs are of one
+    machine if they share the UUID of a GPU, or the node name and a host that looks the same. Without UUIDs and
+    node names, host and devices have to look the same."""
     looks: dict[str | None, list[Fingerprints]] = {}  # one fingerprint of each machine, by node name
     groups: list[tuple[set[object], list[int]]] = []  # the marks of a machine, and its runs
     for place, run in enumerate(runs):

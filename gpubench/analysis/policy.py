@@ -121,9 +121,9 @@ class Policy:
     thread-safe, and always gives the same answer to the same question."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Create a policy from `runs`, newest first, each read when an answer needs it. The newest run
-        that compares CPU and GPU at a size answers, else the newest with any time there. Raises TypeError
-        for a path."""
+        """Create a policy from `runs`, newest first, each read when an answer needs it. The newest run that
+        compares CPU and GPU at a size answers, else the newest that has a time there. Raises TypeError for a
+        path."""
         if isinstance(runs, str | Path):
             raise TypeError(f"a policy is made of runs: Policy.load({str(runs)!r}) reads a file")
         self._runs = _Lazy(map(_MeasuredRun, runs))
@@ -191,7 +191,8 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return the object that answers calls of this kind. It is kept if a run measured them."""
+        """Return the object that answers calls of this kind, and keep it if a run measured such calls. Raises
+        UsageError for an unknown op or situation."""
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)
@@ -201,7 +202,7 @@ class Policy:
             if key in measured.keys and key in measured.groups
         )
         call = _Call(key, regime_id, _Lazy(sets))
-        # What a caller makes up must not fill the memory.
+        # Questions about calls that nobody measured must not fill the memory.
         if len(self._calls) < MOST_QUESTIONS and any(key in measured.keys for measured in self._runs):
             self._calls[op, dtype, params, regime] = call
         return call
@@ -271,16 +272,17 @@ class _Call(NamedTuple):
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """Return n and the other params of a call. `shape` is as in `Policy.choose`. n is 0 if the shapes fit no
-    params of the op, or several. Raises UsageError for a mapping without n, and for a value that is no
+    """Return n and the other params of a call. `shape` is as in `Policy.choose`. n is 0 if the op has no such
+    params, or if the shapes fit several. Raises UsageError for a mapping without n, and for a value that is no
     shape."""
     if type(shape) is int and shape >= 0:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
     try:
         if isinstance(value, Mapping):
-            params = {name: _whole(number) for name, number in value.items()}
-            return params["n"], beside_size(params)
+            params, declared = {name: _whole(number) for name, number in value.items()}, _load(op)
+            unfit = declared and (params.keys() - declared.options.keys() - {"n"} or declared.fits(params))
+            return 0 if unfit else params["n"], beside_size(params)
         if not isinstance(value, Sequence):
             return _whole(value), ()
         arrays = value if value and isinstance(value[0], Sequence) else (value,)

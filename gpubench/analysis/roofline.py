@@ -143,7 +143,7 @@ def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
-    # Of each device and implementation the copies of its largest size: bytes are bytes, whatever their dtype.
+    # For each device and implementation, only copies of the largest size count. Their dtype does not matter.
     by_implementation = group_by(
         large or copies, lambda peer: (peer.case.device_id, peer.case.implementation)
     ).values()
@@ -204,8 +204,8 @@ def _clock(case: CaseResult) -> RateClock:
 
 
 def _counted_s(case: CaseResult) -> float | None:
-    """Return the seconds of a launch in a row of launches by the device's own clock, or None without such
-    a clock."""
+    """Return the seconds of a launch by the device's own clock, measured in a row of launches. Returns None
+    without such a clock."""
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 

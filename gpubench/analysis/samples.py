@@ -504,9 +504,7 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
                 yield "download", down, median(downloads)
 
 
-def link_peak(
-    run: Run, device_id: str, direction: Direction | None = None
-) -> tuple[float | None, float | None]:
+def link_peak(run: Run, device_id: str, direction: Direction | None) -> tuple[float | None, float | None]:
     """Return the measured and the theoretical rate of the link to a device, in bytes/s. The smaller one is
     replaced by None. `direction` None means the faster direction. The theoretical rate is the rate of PCIe with
     the link's generation and width."""
@@ -547,7 +545,7 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
 
 
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
-    """Yield the peaks of the hardware of `device_id`, measured with any backend in the sessions that count."""
+    """Yield the measured peaks that hold for a device, from the sessions that count."""
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     for session in run.counting:
         # without the other load the CPU may be faster
@@ -561,8 +559,8 @@ def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Return a text if the rate exceeds the best measured peak or the vendor's peak by more than its tolerance,
-    else None."""
+    """Return a text if the rate exceeds the best measured peak, or the vendor's peak, by more than the
+    tolerance of this peak. Returns None otherwise."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),

@@ -78,8 +78,8 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of the cases that do not run a user's function as written, because they compile it or use
-    PyTorch on the CPU. Only functions that also run as written on both a CPU and a GPU count."""
+    """Return the ids of cases that do not run a user's function as written: they compile it, or use PyTorch on
+    the CPU. Functions that do not run as written on both a CPU and a GPU are left out."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -90,8 +90,8 @@ def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def speedups(
-    cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = (),
-    shows: Callable[[Case], bool] = lambda case: True,
+    cases: Sequence[CaseResult], shows: Callable[[Case], bool], baseline: str | None = None,
+    beside: Collection[str] = (),
 ) -> tuple[Speedup, ...]:  # fmt: skip
     """Return the speedups of the shown cases. `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE
     (default: the fastest CPU implementation). Cases whose ids are in `beside` are in no headline. Raises
@@ -278,7 +278,7 @@ def _by_blas(item: CaseResult) -> bool:
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
-    """Return the smallest number of threads that any worker of a device has, or None if it is unknown.
+    """Return the smallest number of threads among the workers of a device, or None if it is unknown.
     `device_id` None means all CPU devices."""
     devices = _cpu_devices(run) if device_id is None else [device_id]
     return _threads([record for name in devices for record in workers(run, name)])

@@ -381,8 +381,8 @@ class WeightLoad(OfSeries, frozen=True, kw_only=True):
 
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
-    """Return a row for each op that has weights and each GPU with a speedup of waited calls, at the largest
-    size."""
+    """Return a row for each op with weights and each GPU that has a speedup of waited calls. It is about the
+    largest size."""
     waited = (
         ratio
         for ratio in analysis.speedups

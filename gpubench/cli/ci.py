@@ -292,13 +292,6 @@ def parse_fail_on(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
     return tuple(name for name in names if name in words)
 
 
-def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
-    """Return GATE if a gate failed, otherwise OK."""
-    from gpubench.analysis.findings import has_failures
-
-    return ExitCode.GATE if has_failures(analyses) else ExitCode.OK
-
-
 def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
     """Raise UsageError for a gate that selects no case of the files, CPU cases aside."""
     rows = (case for analysis in analyses for case in analysis.cases)

@@ -53,8 +53,8 @@ def require_text(options: RunOptions) -> None:
 
 
 def check_outputs(output: list[str], options: RunOptions) -> list[str]:
-    """Return the paths in `output` without `-` and without duplicates, after checking that each can be written
-    and is no file that the run reads. Raises UsageError if not."""
+    """Return the paths in `output` without `-` and duplicates. Raises UsageError for a path that cannot be
+    written, and for a file that the run reads."""
     output = [path for path in output if path != "-"]
     places: dict[str, str] = {}
     for path in output:
@@ -170,7 +170,7 @@ class Saver:
             if rescued is None:
                 return
             self._discard_journal()
-            # What the run kept there may have been what filled it.
+            # The journal itself may have filled the disk.
             if self._save_result(run) is None:
                 self.error = None
                 rescued.unlink(missing_ok=True)

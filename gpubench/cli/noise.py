@@ -135,8 +135,7 @@ def _cut_short(run: Run, sessions: int) -> bool:
 def _too_little(run: Run, cut_short: bool) -> GpubenchError:
     from gpubench.result.run import Failure, Measurement, Skip
 
-    # What broke is graver than what was left out. Where the budget ended first, that is why the cases that were
-    # measured lack sessions.
+    # Failures are graver than skips. If the budget ended first, that is why the measured cases lack sessions.
     cut = cut_short and any(isinstance(outcome, Measurement) for outcome in run.outcomes)
     lost: list[Failure | Skip] = [outcome for outcome in run.outcomes if isinstance(outcome, Failure)]
     if not (lost or cut):

@@ -17,7 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.estimate import case_result, device_kind
+from gpubench.analysis.estimate import case_result
 from gpubench.analysis.findings import stored_finding
 from gpubench.base import BUSY_SHARE, disk, processes, units
 from gpubench.base.errors import GpubenchError
@@ -391,9 +391,9 @@ SUFFIX = ".jsonl"
 
 
 class EventLog:
-    """Writes events and conclusions of a run as JSON lines, to the `paths` that end in .jsonl and, if asked, to
-    stdout. A case is written after its last session, or as soon as it has failed. `errors` has the errors of
-    streams that failed, without which the run goes on."""
+    """Writes the events and conclusions of a run as JSON lines: to those of `paths` that end in .jsonl, and to
+    stdout if `to_stdout`. A case is written after its last session, or as soon as it has failed. A stream that
+    fails is left out, and its error is in `errors`."""
 
     def __init__(self, run: Run, paths: Sequence[str], *, to_stdout: bool) -> None:
         self._run = run
@@ -455,9 +455,7 @@ class EventLog:
     def _case(self, outcome: Outcome) -> lines.CaseComplete:
         """Return the line of a case, with numbers rounded as in the file."""
         outcome = msgspec.convert(round_numbers(msgspec.to_builtins(outcome)), Outcome)
-        kinds = {device.id: device.kind for device in self._run.devices}
-        kind = device_kind(outcome.case.device_id, kinds)
-        return lines.case_complete(case_result(self._run, outcome, kind, {}))
+        return lines.case_complete(case_result(self._run, outcome, {}))
 
     def _tell(self, line: lines.CaseComplete) -> None:
         if self._reported.get(line.id) != line:

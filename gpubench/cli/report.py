@@ -29,6 +29,7 @@ class Collection(Protocol):
 def report(options: ReportOptions) -> int:
     """Render saved results: answer, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
+    from gpubench.analysis.findings import has_failures
     from gpubench.cli import ci, delivery
     from gpubench.result import store
     from gpubench.result.case import select_cases
@@ -66,7 +67,7 @@ def report(options: ReportOptions) -> int:
     if options.open_page:
         delivery.open_page(analyses, style, [options.output or ""])
     delivery.write_plots(analyses, options, style.options)
-    code = ExitCode.INPUT if damaged else ci.exit_code(analyses)
+    code = ExitCode.INPUT if damaged else ExitCode.GATE if has_failures(analyses) else ExitCode.OK
     channels.tell(lambda: ci.of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
     return code
 

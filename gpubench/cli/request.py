@@ -53,7 +53,7 @@ class _Part(NamedTuple):
 
     @property
     def ops(self) -> list[str]:
-        """The ops that the selector names, or an empty list if it allows any op."""
+        """The ops that the selector names, or an empty list for a selector of all ops."""
         word = self.segments[0]
         return [word] if word in kernels.names() else list(kernels.groups().get(word, ()))
 
@@ -116,9 +116,9 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a function that tells whether a case is measured: `keep` must allow it, and it must be a CPU
-        case, a call that copies on a GPU, or a case that a claim selects. If several backends drive a GPU, only
-        the first runs all of these; the others run only kernels that a claim names."""
+        """Return a function that tells whether a case is measured. `keep` must allow the case, and the case
+        must be on a CPU, or copy on a GPU, or be selected by a claim. If several backends drive a GPU, only the
+        first runs all of these; the others run only kernels that a claim names."""
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]
         first = backends.drivers(gpus)
@@ -180,8 +180,8 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
         tell(chosen, how)
     spares = None if options.dry_run else Spares()
     choice, machine = devices_of(
-        request, one_of_each=not {*chosen.sizes, *_preset_ops(options)}.issuperset(declared), spares=spares,
-        threads=how.threads, tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
+        request, waiting(options.quiet), one_of_each=not {*chosen.sizes, *_preset_ops(options)}.issuperset(declared),
+        spares=spares, threads=how.threads, trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
     if not any(target.device.backend == DEVICE_GROUP for target in choice.targets):
         if all(op.collective is not None for op in declared.values()):
@@ -217,11 +217,11 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
 
 def devices_of(
     request: DeviceRequest,
+    tell: Callable[[str], None] | None,
     *,
     one_of_each: bool = False,
     spares: Spares | None = None,
     threads: int | None = None,
-    tell: Callable[[str], None] | None = None,
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
     """Return the devices to measure, and the machine. A worker has `threads` threads, by default one for each

@@ -103,7 +103,7 @@ def _on_same_devices(
     if tell is not None:
         tell(plan.selection, settings)
     devices = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
-    choice, machine = requesting.devices_of(devices, tell=waiting(options.quiet))
+    choice, machine = requesting.devices_of(devices, waiting(options.quiet))
     owner = requesting.Request(options, plan.selection, settings, began)
     if options.context is None:
         owner.context = dict(plan.environment.context)

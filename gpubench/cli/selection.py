@@ -165,7 +165,7 @@ def parse_implementations(text: str | None) -> list[str]:
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
-def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
+def parse_regimes(text: str | None, calls: int) -> list[str]:
     """Return the ids of the named regimes of a GPU, or the usual ones for None. `resident` and `in-place` name
     all that begin with these words, and `calls` is the number of calls per copy in transfer-once. Raises
     UsageError for an empty list and for an unknown name."""
@@ -507,8 +507,8 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
 
 
 def trial_words(options: RunOptions) -> dict[str, Any]:
-    """Return the arguments of a trial of functions: sizes of any op, dtypes, time limit in seconds and free
-    memory in bytes. The limit is a share of the budget, or None without one. Raises UsageError for sizes,
+    """Return the arguments of a trial of functions: the sizes of all ops, dtypes, time limit in seconds and
+    free memory in bytes. The limit is a share of the budget, or None without one. Raises UsageError for sizes,
     dtypes and a budget that cannot be read."""
     lists = [text.rpartition("=")[2] for text in options.sizes or []]
     named = options.dtypes != options.declared["dtypes"].default

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.estimate import CaseResult, case_result, device_kind
+from gpubench.analysis.estimate import CaseResult, case_result
 from gpubench.analysis.machine import gpu_text
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
 from gpubench.fleet.nodes import Node, NodeReason
@@ -197,7 +197,7 @@ def figures(run: Run, node: str, newest: Run | None = None) -> list[Figure]:
 
 
 def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: str, key: str) -> Figure:
-    result = case_result(run, outcome, device_kind(device.id, {device.id: device.kind}), {})
+    result = case_result(run, outcome, {})
     case = outcome.case
     kernel = outcome.kernel_hash if isinstance(outcome, Measurement) else None
     driver = (gpu and gpu.driver.version.value) or device.driver or ""

@@ -217,7 +217,7 @@ def test_shapes_of_arrays_are_the_params_of_the_op(op, shape, params):
 @pytest.mark.parametrize(("op", "shape"), [
     ("matmul", (16, 64)),  # of which op with sides 16 and 64 A alone does not tell
     ("matmul", [(16, 64), (32, 16)]), ("matmul", [(4, 4), (4, 4), (4, 4)]), ("matmul", (0, 0)), ("gemv", [(100, 30), (31,)]),
-    ("gemv", (100,)), ("options.pairwise", (1024, 64)),  # what the axes of a function are its file says
+    ("gemv", (100,)), ("matmul", {"n": 64, "columns": 3}), ("options.pairwise", (1024, 64)),  # what the axes of a function are its file says
 ])  # fmt: skip
 def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
     assert size_and_others(op, shape)[0] == 0
