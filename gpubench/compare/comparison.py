@@ -84,7 +84,7 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerdictWord  # FASTER, SLOWER, SAME, UNSURE or not-comparable
     reason: str | None = None  # the reason for an unsure or weak verdict, or against a comparison; else null
     base_s: float | None = None  # the time in the base, in seconds; null if it is implausible
-    new_s: float | None = None  # the time in the new file, in seconds; null if it is implausible
+    new_s: float | None = None  # the time in the new file, in seconds; null if it is implausible or missing
     ratio: float | None = None  # `new_s` / `base_s`
     lo: float | None = None  # the low end of the interval of `ratio`
     hi: float | None = None  # the high end of the interval of `ratio`

@@ -261,8 +261,8 @@ def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) 
     )
 
 
-# The probability with which a change of `smallest_effect` is detected, and the factor by which the error exceeds
-# that of Student's t because of trimming and ranks.
+# The probability with which a change of `smallest_effect` is detected, and the factor by which trimming and ranks
+# increase the error of Student's t.
 POWER, TRIMMING = 0.80, 1.05
 
 
@@ -273,9 +273,7 @@ def spread(pair: CasePair) -> float | None:
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
         return None
-    means = list(map(fmean, sides))
-    squares = [(x - mean) ** 2 for side, mean in zip(sides, means, strict=True) for x in side]
-    return math.sqrt(math.fsum(squares) / degrees)
+    return math.sqrt(sum(map(stats.squared_deviations, sides)) / degrees)
 
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
@@ -355,7 +353,7 @@ def _verdict(
 
 
 def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:
-    """Return how many sessions each side needs for a sure verdict, or None if no such number helps."""
+    """Return how many sessions each side needs for a sure verdict, or None if MOST_SESSIONS are too few."""
     sessions, (low, ratio, high) = min(pair.sessions), inner
     distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
     if distance <= 0:
@@ -377,7 +375,7 @@ class StepChange(NamedTuple):
 # How many runs on either side of a place are compared at most, and how many the test needs at least to find a
 # change.
 STEP_REACH, STEP_LEAST = 6, 3
-MOST_RUNS = 20  # only so many of the newest runs are searched: for more, the permutations take seconds
+MOST_RUNS = 20  # the number of newest runs that are searched: for more, the permutations take seconds
 
 
 def find_steps(
@@ -475,8 +473,8 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
     close = 1e-9
     return [
         (
-            sum(1 for most in largest if most >= t - close) / len(sides),
-            sum(1 for least in smallest if least <= t + close) / len(sides),
+            sum(most >= t - close for most in largest) / len(sides),
+            sum(least <= t + close for least in smallest) / len(sides),
         )
         for t in seen
     ]

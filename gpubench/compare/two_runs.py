@@ -361,32 +361,30 @@ class _Seen(NamedTuple):
 
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
-    """Return the false alarms and the spread of `run`, with `sessions` sessions on each side. Each stretch of
-    `sessions` pairs of consecutive sessions is divided in all ways. `alpha` is the significance level of the
-    tests. Raises InputError if no case was measured in enough sessions."""
+    """Return the false alarms and the spread of `run`, with `sessions` sessions on each side. The sessions of
+    each stretch of `sessions` pairs of consecutive sessions are divided as in `permutations`. `alpha` is the
+    significance level of the tests. Raises InputError if no case was measured in enough sessions."""
     own = side(run)
     order = _in_time(run)
     if len(order) < 2 * sessions:
         raise _too_few(len(order), sessions)
     timed = (case for case in own.rows.values() if case.time is not None)
     cases = [values_of(own, case, fewest_samples(case)) for case in timed]
-    seen: dict[str, list[_Seen]] = {}
     views: list[dict[str, _Seen]] = []
     for pairs in windows(order, sessions):
         complete = [case for case in cases if all({*pair} <= case.low.keys() for pair in pairs)]
         for permutation in permutations(pairs):
             views += _both_ways(complete, permutation, alpha)
-    for view in views:
-        for name, sight in view.items():
-            seen.setdefault(name, []).append(sight)
-    if not seen:
+    seen = {case.case.id: [view[case.case.id] for view in views if case.case.id in view] for case in cases}
+    rows = tuple(_row(name, sights) for name, sights in seen.items() if sights)
+    if not rows:
         raise _too_few(0, sessions)
-    rows = tuple(_row(case.case.id, seen[case.case.id]) for case in cases if case.case.id in seen)
+    thresholds = {item.id: item.threshold for item in rows}
     return Noise(
         run_id=run.id, machine=machine_line(run), fingerprint=run.fingerprint, sessions=sessions, alpha=alpha,
         permutations=len(views), false_alarm_share=_alarms(views, {}),
-        raised_alarm_share=_alarms(views, {item.id: item.threshold for item in rows}), cases=rows,
-        left_out=tuple(name for name, item in own.rows.items() if item.sessions and name not in seen),
+        raised_alarm_share=_alarms(views, thresholds), cases=rows,
+        left_out=tuple(name for name, item in own.rows.items() if item.sessions and name not in thresholds),
     )  # fmt: skip
 
 
@@ -414,7 +412,7 @@ def _both_ways(
 
 
 def _part(values: CaseValues, sessions: Sequence[int]) -> CaseValues:
-    """Return the values of a case in these sessions alone."""
+    """Return the values of a case in these sessions only."""
 
     def part(by_session: dict[int, float]) -> dict[int, float]:
         return {session: by_session[session] for session in sessions}

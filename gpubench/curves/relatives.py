@@ -81,11 +81,11 @@ OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 
 
 class Own(NamedTuple):
-    """How far the curve of one op may deviate from that of its relatives."""
+    """How far the curve of one op may deviate from the curve of its relatives."""
 
-    level: float  # the standard deviation of its level; on a GPU, that of the launch cost / the launch cost
-    slope: float  # the standard deviation of its slope; on a GPU, that of the cost per byte / this cost
-    share: float = 1.0  # the variance of its own walk / that of the relatives' walk
+    level: float  # the standard deviation of its level, or on a GPU of its launch cost, as a share
+    slope: float  # the standard deviation of its slope, or on a GPU of its cost per byte, as a share
+    share: float = 1.0  # the variance of its random walk / the variance of the relatives' random walk
 
 
 # The deviations that are tried in turn. The points of the op decide which of them is used.
@@ -99,8 +99,8 @@ ALONE_LINE = Own(3.0, 1.5)
 ALONE_LAUNCH = Own(0.5, 0.7)
 # Points of relatives within this factor of the size are merged into one.
 BIN = math.log(1.4)
-# The expected scatter counts as much as that of USUAL_DEGREES points. The points' own scatter changes it at most
-# by the factor MOST_MISFIT.
+# The expected scatter counts as much as USUAL_DEGREES points. The scatter of the points changes it at most by the
+# factor MOST_MISFIT.
 USUAL_DEGREES, MOST_MISFIT = 8, 4.0
 
 # The bytes for each element may differ by this factor between sizes, because a reduction also writes a few
@@ -239,8 +239,7 @@ def _together(near: Sequence[Point], level: float) -> Point:
     """Return the weighted mean of close points of curves that deviate by the standard deviation `level`."""
     weights = [1 / (point.variance + level**2) for point in near]
     total = sum(weights)
-    x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total
-    y = sum(w * point.y for w, point in zip(weights, near, strict=True)) / total
+    x, y = (dot(weights, values) / total for values in ([p.x for p in near], [p.y for p in near]))
     return Point(x, y, 1 / total)
 
 
@@ -278,7 +277,7 @@ def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
         ratio = math.exp(power * log_ratio)
         rest = [point.y - math.log1p(ratio * unit) / power for point, unit in zip(places, units, strict=True)]
         log_a = dot(rest, weights) / total
-        return sum(weight * (value - log_a) ** 2 for value, weight in zip(rest, weights, strict=True)), log_a
+        return dot(weights, [(value - log_a) ** 2 for value in rest]), log_a
 
     low, high = math.log(1e-14), math.log(1.0)
     best = 0.0

@@ -109,11 +109,11 @@ def spread(values: Sequence[float]) -> Spread:
     the first quartile or above the third one. Raises ValueError if there are no values."""
     ordered = sorted(values)
     q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
-    outliers = sum(1 for value in ordered if max(q1 - value, value - q3) > 1.5 * (q3 - q1))
+    outliers = sum(max(q1 - value, value - q3) > 1.5 * (q3 - q1) for value in ordered)
     return Spread(ordered[0], q1, q3, mad(ordered), outliers)
 
 
-# The interquartile range of n normal values is on average (n - FEW_QUARTILES) / n of that of many.
+# n normal values have on average (n - FEW_QUARTILES) / n of the interquartile range of many normal values.
 FEW_QUARTILES = 1.15
 
 

@@ -89,7 +89,7 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
-    """Return the range of ln(n) that both sides were timed over, which is empty if low > high."""
+    """Return (low, high): the range of ln(n) over which both sides were timed. It is empty if low > high."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
         min(max(curve.last for curve in side) for side in (case, other)),

@@ -17,7 +17,7 @@ from functools import cached_property
 from operator import add, mul
 from typing import Any, Literal, NamedTuple, Protocol
 
-from gpubench.curves.stats import clean_sessions
+from gpubench.curves.stats import clean_sessions, squared_deviations
 from gpubench.result.case import IN_PLACE, copies
 
 Vector = Sequence[float]
@@ -52,7 +52,7 @@ def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 class Process(Protocol):
-    """A belief about a curve. Its methods take what its own method `place` returns."""
+    """A belief about a curve. Its methods `mean` and `covariances` take what its `place` returns."""
 
     def place(self, x: float) -> Any:
         """Prepare x = ln(size) for `mean` and `covariances`."""
@@ -336,12 +336,9 @@ def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
-    means = [statistics.fmean(session) for session in sessions]
-    y = statistics.fmean(means)
+    y = statistics.fmean(map(statistics.fmean, sessions))
     expected = BLOCK[kind].of(y)
-    squares = sum(
-        (value - mean) ** 2 for session, mean in zip(sessions, means, strict=True) for value in session
-    )
+    squares = sum(map(squared_deviations, sessions))
     degrees = sum(len(session) - 1 for session in sessions)
     seen = min(squares, degrees * (FARTHEST * expected) ** 2)
     block = (PRIOR_DEGREES * expected**2 + seen) / (PRIOR_DEGREES + degrees)
@@ -450,7 +447,7 @@ class TimeCurve:
         return close or (self.kind != "cpu" and isinstance(self._belief.prior, Deviating))
 
     def mean(self, x: float) -> float:
-        """Return the mean of `at(x)`, or that at the nearest end beyond the timed sizes."""
+        """Return the mean of `at(x)`. Beyond the timed sizes, return the mean at the nearest end."""
         grid, means, _ = self._grid
         i = bisect_right(grid, x)
         if i == 0 or i == len(grid):

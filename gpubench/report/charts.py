@@ -53,7 +53,7 @@ class ChartDevice(msgspec.Struct, frozen=True):
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of one run, with the choices that the page offers."""
 
-    series: tuple[str, ...] = ()  # the series, such as "matmul float32"
+    series: tuple[str, ...] = ()  # the series, such as "matmul float32", in the order of the report
     chosen: str = ""  # the series that is shown at first; empty if there is none
     devices: tuple[ChartDevice, ...] = ()  # the devices, CPUs first
     regimes: tuple[tuple[str, str], ...] = ()  # the short name and the meaning of each regime
@@ -73,11 +73,6 @@ def chart_cases(analysis: Analysis) -> list[CaseResult]:
     )
     best = {result.id for group in implementations.values() if (result := fastest(group)) is not None}
     return [result for result in rows if result.id in best]
-
-
-def all_series(analysis: Analysis) -> tuple[str, ...]:
-    """Return the series that have a case in the charts, in the order of the report."""
-    return tuple(dict.fromkeys(series_name(result.case) for result in chart_cases(analysis)))
 
 
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:

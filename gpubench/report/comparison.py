@@ -195,8 +195,8 @@ def _device_lines(outcome: _Outcome) -> list[str]:
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Return sentences on how much sessions differed and which slowdown the test finds. Without a tested
-    case, there are none."""
+    """Return sentences on how much sessions differed and which slowdown the test finds. The list is empty if
+    no case was tested."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []

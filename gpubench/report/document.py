@@ -2,10 +2,10 @@
 sizes are plain numbers.
 
 Every list is present even if it is empty. A field that does not apply is null. `source` is an index into
-`sources`. The rows are those of the analysis without their `aside` fields.
+`sources`. The other fields of a row are the fields of a struct of the analysis, except its `aside` fields.
 
-This module also defines the events of a run (one JSON object a line, whose kind is its `reason`) and the JSON
-that `ops` and `run --dry-run` write. gpubench reads none of them back.
+This module also defines the events of a run (one JSON object a line; its field `reason` is the kind of event)
+and the JSON that `ops` and `run --dry-run` write. gpubench reads none of these documents back.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
     label: Label | None  # the gravest finding about the time; null without samples
     sessions: int  # the number of sessions with used samples
     samples: int  # the number of used samples
-    cause: Reason | NoNumber | None  # the code of the reason why there is no time; null if there is one
+    cause: Reason | NoNumber | None  # the code of the reason why there is no time; null if there is a time
     detail: str | None  # the reason in words; null if the code says all
     hint: str | None  # the remedy; null: none is known
 
@@ -286,7 +286,7 @@ def run_start(run: Run) -> RunStart:
 
 
 def case_complete(entry: CaseResult) -> CaseComplete:
-    """Return the event of a case with its time, or with the reason why it has none."""
+    """Return the event of a case with its time, or with the reason why it has no time."""
     time = entry.time
     return convert(
         entry, CaseComplete, typical=None if time is None else Typical(time.estimate, time.low, time.high),

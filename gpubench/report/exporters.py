@@ -56,7 +56,6 @@ class Estimated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The id of the case."""
         return self.row.id
 
     @property
@@ -138,8 +137,8 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of all columns: gpubench's own, then those of other packages' sections that are in
+def csv_columns(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of all columns: gpubench's columns, then the columns of other packages' sections in
     `keys`."""
     return tuple(dict.fromkeys((*CSV_COLUMNS, *(column for rows in all_rows(keys) for column in rows.csv))))
 
@@ -468,8 +467,8 @@ def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
     stddev = statistics.stdev(data) if len(data) > 1 else 0.0
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
     low, high = q1 - FENCE * (q3 - q1), q3 + FENCE * (q3 - q1)
-    far = sum(1 for value in data if not low <= value <= high)
-    wide = sum(1 for value in data if not mean - stddev <= value <= mean + stddev)
+    far = sum(not low <= value <= high for value in data)
+    wide = sum(not mean - stddev <= value <= mean + stddev for value in data)
     return {
         "min": ordered[0], "max": ordered[-1], "mean": mean, "stddev": stddev, "rounds": len(data),
         "median": statistics.median(data), "iqr": q3 - q1, "q1": q1, "q3": q3, "iqr_outliers": far,

@@ -19,7 +19,6 @@ from gpubench.base import disk, processes
 from gpubench.base.child_main import Messages
 from gpubench.base.errors import GpubenchError, InputError, UsageError
 from gpubench.base.plugins import sections
-from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import fill
 from gpubench.report.charts import (
     ENDS,
@@ -28,7 +27,6 @@ from gpubench.report.charts import (
     Chart,
     ChartRow,
     ChartSet,
-    all_series,
     chart_cases,
     devices,
     regimes,
@@ -120,7 +118,7 @@ def main() -> None:
 # If the reader prefers dark colours, the lightness of a map is inverted, but not its hues.
 _FOLLOWS_READER = "<style>@media(prefers-color-scheme:dark){svg{filter:invert(.92) hue-rotate(180deg)}}</style>"
 _PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"(\.\d\d)\d+")  # two decimals are enough for a path
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
+_NOT_IN_NAMES = re.compile(r"[^\w=.]+")
 
 
 def require_library(option: str) -> None:
@@ -179,7 +177,7 @@ def picture(analyses: Sequence[Analysis], format: str, options: RenderOptions) -
 
 
 def _wants_map(options: RenderOptions) -> bool:
-    return tuple(options.sections) == usual() or "map" in options.sections
+    return tuple(options.sections) == sections.usual() or "map" in options.sections
 
 
 def _map(analysis: Analysis, options: RenderOptions) -> list[ChartRow]:
@@ -195,7 +193,8 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], options: RenderOptions) -> list[ChartRow]:
-    """Return a list with the spec of the map of all machines. The list is empty if there is no such map."""
+    """Return a list with the spec of the map of all machines. The list is empty if fewer than two machines have
+    a map or if it was not requested."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -278,15 +277,14 @@ def stack(pictures: Sequence[str]) -> str:
 
 def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
     """Return the charts of `options.sections` that have rows. The set is empty if no case was measured."""
-    series = all_series(analysis)
-    if not series:
+    cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
+    if not cases:
         return ChartSet()
     charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
-    # The first series that is shown has the most break-evens or, of several such series, the most numbers.
+    # The page first shows the series with the most break-evens. Among equals, the one with the most times counts.
     thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
-    cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
     return ChartSet(
-        series=series, chosen=max(series, key=lambda name: (thresholds[name], cases[name])),
+        series=tuple(cases), chosen=max(cases, key=lambda name: (thresholds[name], cases[name])),
         devices=devices(analysis), regimes=regimes(analysis),
         charts=tuple(chart for chart in charts if chart.rows),
     )  # fmt: skip

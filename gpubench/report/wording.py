@@ -111,7 +111,8 @@ def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
 
 
 def _driver_texts(run: Run, device_id: str) -> list[str]:
-    """Return the names of the libraries that ran on a device: its backend, or those of users' programs."""
+    """Return the names of the libraries that ran on a device: its backend, or the libraries of users'
+    programs."""
     timed = (x for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id == device_id)
     names = {
         (x.kernel if x.case.group == FUNCTIONS and x.case.implementation == "library" else None) for x in timed
@@ -140,12 +141,13 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
 
 
 def plain_text(codes: Sequence[CpuCode]) -> str:
-    """Return `plain NumPy`, or the libraries of users' programs if all codes are such programs."""
+    """Return `plain NumPy`. If all codes are users' programs, return the names of their libraries instead."""
     return list_words(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
 
 
 def _blas(text: str, versions: bool) -> str:
-    """Return the short name of a library, such as `OpenBLAS` for `OpenBLAS 0.3.34.0.0 (Haswell)`."""
+    """Return the short name of a library: `OpenBLAS` for `OpenBLAS 0.3.34.0.0 (Haswell)`. `versions`
+    adds `0.3.34`."""
     if not versions:
         name = text.partition(" ")[0]
         return printable(BACKENDS.get(name, name))

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.streams import columns, escape, fill
 from gpubench.base.table import Cell, Line, Table, Tone, line_text, markdown_table, paint, table_lines
-from gpubench.report.layout import RenderOptions, Section, TextDocument, in_ascii, leading, visible
+from gpubench.report.layout import RenderOptions, Section, TextDocument, in_ascii, json_text, leading, visible
 
 
 def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -125,8 +125,6 @@ def render_documents(
     """Return text with one trailing newline: `content` as JSON, or its `documents` in another format. `format`
     is one of DOCUMENT_FORMATS. Markdown and HTML put `title` above the documents."""
     if format == "json":
-        from gpubench.report.layout import json_text
-
         return json_text(content, options)
     if format == "html":
         from gpubench.report.renderers import html

@@ -1,4 +1,4 @@
-"""The answer on one screen: a sentence, the two sides, a table of two situations, and how precise it is."""
+"""The answer on one screen: a sentence, both sides, a table, and how precise the answer is."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return how many lines the screen may have. A run of one op at one or two sizes has a short one."""
+    """Return how many lines the screen may have. A run of one op at one or two sizes has a short screen."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -308,7 +308,8 @@ def _on_host(answered: MachineAnswer) -> list[str]:
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Return a sentence on the faster ops for which plain NumPy allocates its result, if there are any."""
+    """Return a sentence that names the ops whose result plain NumPy allocates, if faster code for them exists.
+    Without such ops, the list is empty."""
     better = {winner.op for winner in answered.implementations if winner.ratio is not None}
     allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
     ops = [op for op in allocating if op in better]
@@ -470,7 +471,7 @@ def _notes(
 
 def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
     """Return a sentence on how precise the break-evens are, with the numbers of sessions and seconds."""
-    # The table of one op shows all situations, that of several ops only those of the answer.
+    # A table of one op shows all situations. A table of several ops shows only the situations of the answer.
     regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
     seconds = seconds_of(analysis.run)

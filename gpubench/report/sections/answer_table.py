@@ -19,6 +19,7 @@ from gpubench.report.sections.answer_text import (
     factor_text,
     gain_cell,
     gain_of,
+    named_size_text,
     series_text,
     threshold_cell,
 )
@@ -40,8 +41,8 @@ def bare_table(columns: Iterable[Column], rows: Iterable[Iterable[Cell]]) -> Tab
 
 def thresholds_table(answer: MachineAnswer) -> Table:
     """Return a table of the break-evens (`pays from`) and gains, with a row for each row of the answer and
-    columns for each of its regimes. The heading names the most common size of the gains, and a gain at another
-    size names its own. If most gains have another size, a column has the size of each row instead."""
+    columns for each of its regimes. The heading names the most common size of the gains. A gain at another size
+    is followed by its size. If most gains have another size, a column has the size of each row instead."""
     counted: SizeUnit = "plain" if all(entry.size_unit == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
     common = {regime: _commonest(answer, regime) for regime in answer.regimes}
@@ -116,12 +117,12 @@ def one_op_table(entry: AnswerRow) -> Table:
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
     cpu = "" if cpu_s is None else f" (CPU {format_seconds(cpu_s)})"
-    at = "" if n is None else f"at {_top_text(n, entry.size_unit)}{cpu}"
+    at = "" if n is None else f"at {named_size_text(n, entry.size_unit)}{cpu}"
     rows = []
     for regime in sorted(entry.cells, key=_order):
         cell = entry.cells[regime]
         gain = cell.gain
-        tail = f"  at {_top_text(gain.n, entry.size_unit)}" if gain is not None and gain.n != n else ""
+        tail = f"  at {named_size_text(gain.n, entry.size_unit)}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
         threshold = threshold_cell(cell, both_text(cell, entry.size_unit))
         name = Cell(situation_text(regime, beside_queued=True))
@@ -129,11 +130,6 @@ def one_op_table(entry: AnswerRow) -> Table:
     return bare_table(
         (Column(""), Column("", group="pays from"), Column("", group=at), Column("", group=at)), rows
     )
-
-
-def _top_text(n: int, size_unit: SizeUnit) -> str:
-    """Return a size with its name, such as `n = 16 M` or `side = 4096`."""
-    return f"side = {n}" if size_unit == "side" else f"n = {size_text(n, size_unit)}"
 
 
 def sizes_table(answer: MachineAnswer) -> Table:

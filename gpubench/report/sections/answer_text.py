@@ -73,7 +73,7 @@ def asked_size_text(n: int, size_unit: SizeUnit) -> str:
 
 
 def named_size_text(n: int, size_unit: SizeUnit) -> str:
-    """Return a requested size with its name, such as `n = 1 K` or `side 1024`."""
+    """Return a size with its name and without rounding, such as `n = 1 K` or `side 1024`."""
     return f"side {n}" if size_unit == "side" else f"n = {asked_size_text(n, size_unit)}"
 
 

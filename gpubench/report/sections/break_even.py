@@ -84,9 +84,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
     software adapters have separate tables. The second section is empty unless the options ask for every size or
     for an order. With an order, the first section has no tables of gains."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
-    real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
-    software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
-    groups = [group for group in (real, software) if group]
+    by_software = group_by(headline, lambda ratio: ratio.case.device_kind == "software")
+    groups, real = [by_software[key] for key in sorted(by_software)], False in by_software
     tables = [] if options.sort else [_gains_table(analysis, group, options) for group in groups]
     ratios = [_ratios_table(analysis, group, options) for group in groups if options.every_size or options.sort]
     lines = []
@@ -108,8 +107,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows without those at rare sizes. If an op has many sizes, a size is rare if at most half as
-    many situations were measured there as at the most common size."""
+    """Return the rows at usual sizes. If an op has more than MANY_SIZES sizes, a size is usual if more than half
+    as many rows have it as have the most common size. Otherwise all sizes are usual."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)

@@ -239,21 +239,17 @@ def _group_text(rows: Sequence[CaseResult], shown: int) -> str:
 
 
 def _warning_text(finding: ReportWarning) -> str:
-    where = f" ({_count(finding.ids)}: {ids_text(finding.ids)})"
+    where = f" ({count_noun(len(finding.ids), 'case')}: {ids_text(finding.ids)})"
     advice = f". Advice: {printable(finding.hint)}" if finding.hint else ""
     return printable(finding.message).rstrip(".") + (where if finding.ids else "") + advice
 
 
 def _warning_lines(finding: ReportWarning) -> list[str]:
     """Return a line with the warning and its advice, and a second line if it concerns cases."""
-    count = f" ({_count(finding.ids)})" if finding.ids else ""
+    count = f" ({count_noun(len(finding.ids), 'case')})" if finding.ids else ""
     advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
     lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
     return lines + ([f"  {ids_text(finding.ids, 1)}"] if finding.ids else [])
-
-
-def _count(ids: Sequence[str]) -> str:
-    return count_noun(len(ids), "case")
 
 
 _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
@@ -268,8 +264,7 @@ def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
         number("between blocks"), number("sessions"),
     )  # fmt: skip
     legend = (
-        "standard deviations, without what stands to the left of each; -: nothing was repeated; in brackets: "
-        "repetitions"
+        "standard deviations, each without those to its left; -: nothing was repeated; in brackets: repetitions"
     )
     body = [
         cells(entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry))
@@ -280,17 +275,11 @@ def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _scatter(entry: Components) -> list[str]:
-    texts = []
-    for share, degrees in (
+    scatters = (
         (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
         (entry.sessions, entry.sessions_degrees),
-    ):  # fmt: skip
-        if share is None:
-            texts.append("-")
-            continue
-        percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
-        texts.append(f"{percent} % ({degrees})")
-    return texts
+    )  # fmt: skip
+    return ["-" if share is None else f"{share_text(share)} ({degrees})" for share, degrees in scatters]
 
 
 MOST_IDS = 5

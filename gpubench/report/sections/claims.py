@@ -172,15 +172,15 @@ def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases `ids` after a blank: ` waited`, ` copied` or ` mixed`. Cases of a CPU
-    have none, so for these alone the text is empty."""
+    """Return the situation of the cases `ids` after a blank: ` waited`, ` copied` or ` mixed`. CPU cases have no
+    situation. If all cases are CPU cases, return an empty text."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
-    """Return the cases behind the numbers of the table, without CPU cases and copied calls, which have columns
-    of their own."""
+    """Return the cases behind the numbers of the table, without CPU cases and copied calls: they have separate
+    columns."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 

@@ -115,16 +115,16 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence for each op and dtype that has a recommended split or stage assignment, on the one with
-    the largest gain."""
+    """Return a sentence for each op and dtype: its recommended split or stage assignment with the largest gain.
+    Ops without a recommended one are left out."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
     """Return the end of the answer's first sentence: the recommended split or stage assignment with the largest
-    gain. Returns an empty text if none is recommended. `entries` and `regimes` are in the sentence already, so
-    they are not named again."""
+    gain. Returns an empty text if none is recommended. The sentence already names the op of `entries` and the
+    situation of `regimes`, so the end does not repeat them."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""

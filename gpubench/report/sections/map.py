@@ -326,9 +326,7 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
 STEP, NARROW_STEP = 30, 17  # the height of a strip in points, for lanes with one strip and with several
 PIECES, SHADE = 80, 0.025  # parts of the axis, and the step of a tint
 _HALF, _WIDE, _LETTERS = 430, 900, 170  # the width of a panel in points, and the letters of a line of text
-_LEGEND = (
-    260  # the length of the colour legend in points; on a page, at most that of the axis, which would cut it
-)
+_LEGEND = 260  # the length of the colour legend in points; on a page, at most the length of the axis
 _LONG: Any = {"expr": f"min({_LEGEND}, width)"}
 _LABEL = "split(datum.label, '\\t')[{}]"  # the key of a lane consists of its number, its op and its gain
 
@@ -442,8 +440,8 @@ def _size(ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow
 
 
 def _color(length: Any) -> ChartRow:
-    """Return the encoding of the tint, from the CPU's to the GPU's colour. Its legend has this `length`; None:
-    there is none."""
+    """Return the encoding of the tint, from the CPU's to the GPU's colour. `length` is the length of its legend,
+    or None for no legend."""
     look = {
         "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],

@@ -55,13 +55,10 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
         for result in analysis.speedups
         if result.kind == "headline" and result.case.time_breakdown is not None
     ]
-    rows = everything
-    if not options.every_size:
-        rows = at_largest(
-            rows,
-            lambda result: (result.case.op, result.case.dtype, result.case.device_id),
-            lambda result: result.case.n,
-        )
+    rows = everything if options.every_size else at_largest(
+        everything, lambda result: (result.case.op, result.case.dtype, result.case.device_id),
+        lambda result: result.case.n,
+    )  # fmt: skip
     lines = [_MEANING] if rows else []
     lines += [_LARGEST] if len(rows) < len(everything) else []
     tables = [_table(analysis, rows, options)] if rows else []

@@ -82,18 +82,18 @@ def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
 
 @pytest.mark.slow
 def test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts():
-    rising = analysed(lambda: run_of(curve({64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0})))
+    ops, rises = ("matmul", "f.größe", "f.grüße"), {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
+    rising = analysed(lambda: run_of([row for op in ops for row in curve(rises, op=op)]))
     pictures = plots.plots(rising * 2, "svg", RenderOptions())
     again = {name: pictures.pop(name) for name in list(pictures) if name.startswith("2-")}
-    assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(pictures)
+    assert {"speedup-matmul-float32.svg", "roofline-float32.svg"} <= {*pictures}
+    assert {f"time-{op}-float32.svg" for op in ops} <= {*pictures}, "one file for each"
     for name in pictures.keys() - {"map.svg"}:  # gradients are numbered from the first map on
         assert again[f"2-{name}"] == pictures[name], "the same bytes again"
     for name, picture in plots.plots(rising, "png", RenderOptions(sections=["roofline"])).items():
         assert (name.partition("-")[0], picture[:4]) == ("roofline", b"\x89PNG")
         width = float(ElementTree.fromstring(pictures[name.replace(".png", ".svg")]).get("width"))
-        assert int.from_bytes(picture[16:20], "big") == pytest.approx(2 * width, abs=2), (
-            "sharp on a fine screen"
-        )
+        assert int.from_bytes(picture[16:20], "big") == pytest.approx(2 * width, abs=2), "sharp on fine screens"
     whole = ElementTree.fromstring(plots.picture(rising, "svg", RenderOptions()))
     inner = whole.findall(f"{SVG}svg")
     assert len(inner) == len({name.split("-")[0] for name in pictures})

@@ -108,7 +108,7 @@ def notebook(analysis: Analysis) -> str:
 
 
 class _Page:
-    """The page of some runs, which drops content if it is too large."""
+    """The page of some runs. It can be made with less content, so that it is not too large."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
@@ -258,7 +258,7 @@ def _warnings_text(sections: Sequence[Section]) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """Return the template of the page, which escapes text from outside."""
+    """Return the template of the page. It escapes text from outside."""
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,

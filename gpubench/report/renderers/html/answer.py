@@ -43,7 +43,7 @@ from gpubench.report.sections.map import (
 from gpubench.report.wording import backend_text, short_text, situation_text, with_params
 from gpubench.result.case import STREAMED, WAITED
 
-_LETTERS = 24  # the characters of a lane, which is shown if no script draws it
+_LETTERS = 24  # the length of a lane in characters, if no script draws it
 _MOST_NAMES = 3
 _ALIKE = 1.5  # advice is given only for factors from this on
 Content = dict[str, Any]  # what the template shows of a run, a view or a row, by the name of the field
@@ -136,7 +136,7 @@ def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, A
 
 def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
     for regime in answered.regimes if answered.rows else ():
-        gains = _gains(answered, regime)
+        gains, name = _gains(answered, regime), situation_text(regime)
         wins = {name: entry for name, entry in gains.items() if entry[2].winner == "gpu"}
         losses = [gain for _, _, gain in gains.values() if gain.winner == "cpu"]
         text = f"CPU {_between(losses)}" if losses else ""
@@ -144,8 +144,8 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
             text = f"GPU {_between([gain for _, _, gain in wins.values()])}"
         if len(wins) < len(gains) and 0 < len(wins) <= _MOST_NAMES:
             starts = [
-                name if answered.named else f"{name} from {cell_text(cell, entry.size_unit)}"
-                for name, (entry, cell, _) in wins.items()
+                op if answered.named else f"{op} from {cell_text(cell, entry.size_unit)}"
+                for op, (entry, cell, _) in wins.items()
             ]
             text = f"{list_words(starts)}: {text}"
         side, count = ("CPU", len(losses)) if losses and not wins else ("GPU", len(wins))
@@ -156,7 +156,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
             text = f"at {size_text(gain.n, entry.size_unit)}"
             text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.size_unit)}"
         yield {
-            "head": _HEADS.get(regime, situation_text(regime).capitalize()), "situation": short_text(regime),
+            "head": _HEADS.get(regime, f"{name[:1].upper()}{name[1:]}"), "situation": short_text(regime),
             "text": text, "figure": figure, "tone": "gpu" if wins else "cpu" if losses else "plain",
         }  # fmt: skip
     if answered.rows:
@@ -165,7 +165,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
 
 def _between(gains: Sequence[Gain]) -> str:
     """Return the smallest and the largest factor of the gains as text, such as `~14x to 33x`."""
-    # At least 1, whichever side wins.
+    # A gain of the CPU has a ratio below 1, but its factor is above 1.
     factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
     ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
     return " to ".join(ends)
@@ -193,7 +193,7 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> Content:
 
 
 def _steps(answered: MachineAnswer) -> Iterator[str]:
-    """Yield lines of advice on using the answer, as far as the numbers support it."""
+    """Yield the lines of advice that the numbers support."""
     if not answered.rows:
         return
     by_regime = {
@@ -225,8 +225,8 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
 
 
 def _typical_factor(copied: dict[str, Gain], others: dict[str, Gain]) -> float:
-    """Return the median over the ops of the GPU's time in `copied` / that in `others`, or 0 without a common
-    size."""
+    """Return the median over the ops of the GPU's time for a call that copies / its time in another situation.
+    Returns 0 if no op has both gains at one size."""
     return statistics.median(
         [copied[op].gpu_s / gain.gpu_s for op, gain in others.items() if op in copied and copied[op].n == gain.n]
         or [0.0]

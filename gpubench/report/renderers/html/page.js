@@ -67,7 +67,7 @@
           return (one < other ? -1 : one > other ? 1 : 0) * (up ? 1 : -1);
         });
         body.append(...sorted);
-        if (moved) moved(sorted);
+        moved?.(sorted);
       });
     }
   }
@@ -90,7 +90,7 @@
   let themes;
   let library;
   function load() {
-    library = library || (async () => {
+    library ??= (async () => {
       const script = document.createElement("script");
       script.textContent = await embedded("library");
       document.head.append(script);
@@ -147,10 +147,10 @@
 
     async draw() {
       await load();
-      this.spec = this.spec || JSON.parse(await embedded(this.cell.dataset.lanes));
-      this.names = this.names || this.spec.encoding.y.scale.domain;
+      this.spec ??= JSON.parse(await embedded(this.cell.dataset.lanes));
+      this.names ??= this.spec.encoding.y.scale.domain;
       const rows = [...this.body.rows];
-      if (this.drawn) this.drawn.finalize();
+      this.drawn?.finalize();
       this.cell.replaceChildren(this.place);
       for (const row of rows) row.style.height = "";
       const step = Math.ceil(Math.max(...rows.map((row) => row.getBoundingClientRect().height)));
@@ -160,7 +160,7 @@
       const spec = { ...this.spec, height: step * rows.length, encoding: { ...this.spec.encoding, y } };
       this.drawn = await embed(this.place, spec, true);
       this.drawn.view.addEventListener("click", (_, item) => {
-        const lane = this.names.indexOf(item && item.datum && item.datum.lane);
+        const lane = this.names.indexOf(item?.datum?.lane);
         const row = rows.find((one) => one.dataset.lane === String(lane));
         if (row) this.open(row.dataset.op);
       });
@@ -168,7 +168,7 @@
     }
 
     fit() {
-      if (this.drawn) this.drawn.view.width(this.place.clientWidth).run();
+      this.drawn?.view.width(this.place.clientWidth).run();
     }
   }
 
@@ -238,10 +238,10 @@
 
     /** @returns {State} */
     state() {
-      const text = (name, otherwise) => (this.field(name) ? this.field(name).value : otherwise);
+      const text = (name) => this.field(name)?.value ?? "";
       return {
-        gpu: text("gpu", this.views.length ? this.views[0].dataset.gpu : ""), data: text("data", ""),
-        series: text("series", ""), every: Boolean(this.field("every") && this.field("every").checked),
+        gpu: this.field("gpu")?.value ?? this.views[0]?.dataset.gpu ?? "", data: text("data"),
+        series: text("series"), every: Boolean(this.field("every")?.checked),
       };
     }
 
@@ -259,7 +259,7 @@
       const [op] = state.series.split(" ");
       const alone = this.set.series.filter((name) => name.split(" ")[0] === op).length < 2;
       const parts = [encodeURIComponent(alone ? op : state.series)];
-      for (const name of ["gpu", "data"]) if (this.field(name) && state[name]) parts.push(`${name}=${encodeURIComponent(state[name])}`);
+      for (const name of ["gpu", "data"]) if (this.field(name)?.value) parts.push(`${name}=${encodeURIComponent(state[name])}`);
       if (state.every) parts.push("every=1");
       if (this !== pages[0]) parts.push(`run=${pages.indexOf(this)}`);
       history.replaceState(null, "", `#${parts.join("&")}`);
@@ -324,7 +324,7 @@
         marks = marks.filter((mark) => mark.device.startsWith(`${state.gpu}:`) && names.has(mark.regime))
           .map((mark) => ({ ...mark, device: first.id }));
       }
-      if (this.drawn.has(chart.id)) this.drawn.get(chart.id).finalize();
+      this.drawn.get(chart.id)?.finalize();
       this.drawn.delete(chart.id);
       place.closest("figure").hidden = !rows.length;
       place.textContent = "";
@@ -334,7 +334,7 @@
     }
 
     start() {
-      return (this.started = this.started || this.begin());
+      return (this.started ??= this.begin());
     }
 
     async begin() {
@@ -365,8 +365,7 @@
       for (let fold = place.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
       place.scrollIntoView();
     } else if (op) {
-      const page = pages[Number(options.get("run") || 0)];
-      if (page) page.follow(op, options).catch(failed);
+      pages[Number(options.get("run") || 0)]?.follow(op, options).catch(failed);
     }
   }
 
