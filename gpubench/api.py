@@ -356,7 +356,7 @@ def _word(declared: Declaration, value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         texts = list(map(str, value))
         if declared.multiple and any("=" in text for text in texts):
-            return texts  # lists by op, or one shape each
+            return texts  # sizes by op, or a shape each
         value = ",".join(texts)
     if not isinstance(value, str) or "\0" in value:
         raise _bad_value(name, value, "a text without a null character, or a list of texts")
@@ -410,7 +410,7 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
     name = function.__module__
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    folders = tuple(map(os.path.abspath, sys.path))  # an empty one, in a notebook, is the working folder
+    folders = tuple(map(os.path.abspath, sys.path))  # an empty path, as in a notebook, is the working folder
     if name != "__main__" and file and getattr(module, function.name, None) is function:
         source = source_of(name if getattr(module, "__package__", None) else file)  # a part of a package
         yield CodeSource(source.name, source.kind, source.place, path=folders)

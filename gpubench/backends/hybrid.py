@@ -62,7 +62,7 @@ def gpu_units(units: int, gpu_share: float) -> int:
     except for a share of 1. For shares between 0 and 1, each side gets some work if there are enough units."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
-    # A share between 0 and 1 stays so in a file, which has six digits of it.
+    # In a file, which has six digits, a share between 0 and 1 is not rounded to 0 or 1.
     step = granule(units)
     most = (2 * units - step) // (2 * step)
     return min(max(round(gpu_share * units / step), 1), most) * step
@@ -472,7 +472,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         """Enqueue on the GPU and compute on the CPU. After an upload the launch is postponed: the GPU's data has
         still to be sent, and only `download` knows where the result belongs."""
         self._flush()
-        if not isinstance(launch, SplitLaunch):  # the GPU's empty one
+        if not isinstance(launch, SplitLaunch):  # the GPU's empty launch
             self.gpu.run(launch, repeat)
             return
         waits = launch.waits

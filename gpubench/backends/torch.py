@@ -104,9 +104,9 @@ class TorchSession(
         if self._on_cpu:
             self.threads = threads or usable_cpus()
             torch.set_num_threads(self.threads)
-        # PyTorch rounds the float32 of convolutions to TF32 unless it is asked not to, and that of products does not.
+        # By default PyTorch rounds float32 to TF32 in convolutions, but not in products.
         torch.backends.cudnn.allow_tf32 = False
-        # Older tensor cores compute the float32 that is asked for, and PyTorch says nothing.
+        # PyTorch does not report that older tensor cores compute in float32 when TF32 is requested.
         self.capability = torch.cuda.get_device_capability(self._place) if device.api == "cuda" else (0, 0)
         self._clock = None if device.clock is None else TorchClock(self, device.cache_bytes)
         self.enter()

@@ -42,8 +42,8 @@ def lines_of_parent() -> "queue.SimpleQueue[bytes]":
     import threading
 
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    # A stream of its own: a child that is forked closes sys.stdin, and would wait for the thread that reads it;
-    # a program that is started reads descriptor 0.
+    # The thread does not read sys.stdin: a forked child closes it, and would wait for the thread. It does not read
+    # descriptor 0: a program that this process starts reads that.
     stream = os.fdopen(os.dup(0), "rb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -82,7 +82,7 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL))
     except (ImportError, OSError, AttributeError):
         return
-    if os.getppid() != parent:  # it ended before the kernel knew
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 

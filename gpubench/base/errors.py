@@ -38,7 +38,7 @@ class GpubenchError(Exception):
     exit_code = ExitCode.FAILED
 
     def __init__(self, code: str, message: str = "", *, why: str = "", hint: str | None = None) -> None:
-        from gpubench.base.messages import ERRORS  # every start imports this module; few of them raise
+        from gpubench.base.messages import ERRORS  # not above: every start imports this module, and few raise
 
         entry = ERRORS[code]
         self.code = code
@@ -193,13 +193,13 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
     if word in allowed:
         return word
     why = "possible: " + ", ".join(allowed)
-    if len(allowed) > MOST_CHOICES and listing:  # what no command lists, the message does
+    if len(allowed) > MOST_CHOICES and listing:  # if no command lists the names, the message does
         from difflib import get_close_matches
 
         near = get_close_matches(word, allowed, n=3, cutoff=0.5)
         why = f"it is none of {len(allowed)} names" + (f"; similar: {', '.join(near)}" if near else "")
     words = word.split()
-    # A typed list of names lacks its commas, whatever `hint` says.
+    # Names were typed as a list without commas, whatever `hint` says.
     if len(words) > 1 and set(words) <= set(allowed):
         hint = f"in a list write {','.join(words)}"
     steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")

@@ -154,7 +154,7 @@ def find_clash() -> tuple[str, str] | None:
             # As the package index compares names.
             if re.sub(r"[-_.]+", "-", name).lower() != DISTRIBUTION and _brings_gpubench(distribution):
                 return _harmless(name), _harmless(version)
-        except Exception:  # the spoiled metadata of any package is no reason to fail
+        except Exception:  # damaged metadata of any package must not matter here
             continue
     return None
 
@@ -180,7 +180,7 @@ def _pip(arguments: str) -> str:
     from importlib.util import find_spec
 
     python = quote(sys.executable)
-    if find_spec("pip") is None:  # as in what uv sets up
+    if find_spec("pip") is None:  # as in environments that uv makes
         return f"uv pip {arguments} --python {python}"
     program = shutil.which("pip")
     if (
@@ -188,7 +188,7 @@ def _pip(arguments: str) -> str:
         and program
         and os.path.dirname(program) == os.path.dirname(sys.executable)
     ):
-        return f"pip {arguments}"  # of the virtual environment that is active
+        return f"pip {arguments}"  # the pip of the active virtual environment
     return f"{python} -m pip {arguments}"
 
 
@@ -211,7 +211,7 @@ def tell_bug(error: BaseException) -> int:
 
     why, fix = _cause(error)
     traceback.print_exception(error)
-    # Where our __init__ is overwritten there is no version.
+    # Another package may have replaced our __init__, which has no version then.
     name = f"gpubench {getattr(gpubench, '__version__', '')}".rstrip()
     print(f"error: {name} has failed unexpectedly\n  why: {why}\n  fix: {fix}", file=sys.stderr)
     return 1

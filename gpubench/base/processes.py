@@ -132,7 +132,7 @@ class _Process:
         assert self._process.stderr is not None
         self._readers: list[threading.Thread] = []
         self._reaper: threading.Thread | None = None
-        self._reaping = threading.Lock()  # whoever reaps the process or signals its group holds it
+        self._reaping = threading.Lock()  # held while the process is reaped or its group is signalled
         if own_session and hasattr(os, "killpg"):
             self._reaper = self._begin(self._end_group)
         self._begin(read, self._process.stdout)
@@ -184,7 +184,7 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Kill the process and its group. With `after_s`, first ask them to end, and wait at most so many
+        """Kill the process and its group. With `after_s`, first ask them to end, and wait at most that many
         seconds."""
         if after_s:
             self._send(signal.SIGTERM)
@@ -215,7 +215,7 @@ class _Process:
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
         if any(reader.is_alive() for reader in self._readers):
-            return  # it holds its pipe's lock until an abandoned process dies: closing would wait for that
+            return  # a reader locks its pipe until the abandoned process ends, and closing would wait for it
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -244,7 +244,7 @@ class Child(_Process):
         own_session: bool = True, framed: bool = True,
     ) -> None:  # fmt: skip
         """Start the child. Raises OSError if it cannot be started."""
-        # Not a Queue: a second Ctrl-C within its `get` leaves its lock released, and it fails by that.
+        # Not a Queue, whose `get` fails if a second Ctrl-C has released its lock.
         self.lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._framed = framed
         self._noise = Excerpt(STDERR_TAIL)
@@ -268,7 +268,7 @@ class Child(_Process):
         return foreign(self._noise.text())
 
     def _read(self, stream: IO[bytes]) -> None:
-        with contextlib.suppress(ValueError, OSError):  # closed under us by kill()
+        with contextlib.suppress(ValueError, OSError):  # `kill` has closed the pipe
             if self._framed:
                 self._read_messages(stream)
             else:
@@ -377,7 +377,7 @@ class _Task(_Process):
         self._said: float | None = None
         self.expired = False
         super().__init__(command, env, subprocess.PIPE if stdin else subprocess.DEVNULL, self._read)
-        if stdin:  # by a thread of its own: a child that does not read it is ended in time all the same
+        if stdin:  # in a thread, so that a child that does not read its input is ended in time, too
             self._begin(self._feed, stdin)
 
     def _feed(self, data: bytes) -> None:
@@ -441,21 +441,21 @@ def read_cpu_times() -> CpuTimes | None:
         psutil = load_library("psutil")
         every = psutil.cpu_times(percpu=True)
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
-        # Only the CPUs that are online are listed: with others between them, a place in the list is no number.
+        # Only online CPUs are listed. With others between them, an index in the list is not the number of a CPU.
         cpus = [every[i] for i in usable] if max(usable) < len(every) else every
         # A worker has children if a user's function keeps a pool of processes, or in a virtual environment on Windows.
         children = _children("self") or [child.pid for child in psutil.Process().children(recursive=True)]
         ours_s = 0.0
         for process in (os.getpid(), *children):
             with contextlib.suppress(psutil.Error):
-                # Its own seconds, and those of its children that have ended.
+                # The seconds of the process, and of its children that have ended.
                 ours_s += sum(psutil.Process(process).cpu_times()[:4])
 
         def add(*states: str) -> float:
             return sum(getattr(cpu, state, 0.0) for cpu in cpus for state in states)
 
         return CpuTimes(time.perf_counter(), add(*_STATES), add("user", "nice", "system"), add("steal"), ours_s)
-    except Exception:  # a psutil that is broken, or built for another system, costs this one figure
+    except Exception:  # without a working psutil, only this figure is missing
         return None
 
 

@@ -103,7 +103,7 @@ def take_over() -> None:
         if stream is None:
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
         elif name == "stdout" and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            # PYTHONUNBUFFERED: what the system does not take of a write would be lost without an error.
+            # PYTHONUNBUFFERED: if the system takes only a part of a write, the rest would be lost without an error.
             stream = open(  # noqa: SIM115
                 1, "w", encoding=stream.encoding, errors=stream.errors, buffering=1, closefd=False
             )

@@ -94,7 +94,7 @@ class _Part(NamedTuple):
             part.fail("a number is 1000, 1_000, 4k, 1.5M, 2^20 or 1e6")
         value = _value(match)
         if match["suffix"]:
-            value = type(value)(round(value))  # 1.1K is what a report calls 1.1 K
+            value = type(value)(round(value))  # a report rounds a size, and may call it 1.1 K
         if value < 1:
             part.fail("a size is at least 1")
         if value > MAX_SIZE:
@@ -163,7 +163,7 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 def _value(match: re.Match[str]) -> Fraction:
     """Return the exact value of a matched number. An exponent above 41 counts as 41."""
-    from fractions import Fraction  # commands that read no size do without
+    from fractions import Fraction  # commands without sizes do not need it
 
     if match["plain"] is not None:
         scale = _SUFFIXES[match["suffix"].lower()] if match["suffix"] else 1
@@ -270,7 +270,7 @@ def scale_size(n: int) -> tuple[str, str]:
     have the unit ""."""
     for unit, scale in SIZE_UNITS:
         value = n / scale
-        # 10.4 K is 10 K; a million more or less is more than people round away.
+        # K has no decimals from 10 on, M and G have none from 100 on.
         decimals = int(value < (10 if unit == "K" else 100))
         if round(value, decimals) >= 1:
             text = f"{value:.{decimals}f}"

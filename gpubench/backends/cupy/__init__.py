@@ -438,7 +438,7 @@ def _import_cupy() -> Any:
     os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
     try:
         import cupy
-    except Exception as error:  # any error of CuPy beside another NumPy or Python
+    except Exception as error:  # CuPy raises any error with a NumPy or Python that it does not support
         raise BackendUnavailable(f"CuPy cannot be imported: {error}", hint=cupy_commands()) from error
     return cupy
 

@@ -116,7 +116,7 @@ class Trials(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]  # names of the candidates, the default first
     timer: Callable[[str, Buffer], Callable[[int], float]]  # a `Timer` whose launches write to the buffer
-    budget_s: float  # about the most seconds of the trials
+    budget_s: float  # about the longest time of the trials
     # Number of threads that build candidates at the same time, if building takes far longer than timing. The threads
     # may take another `budget_s` seconds. 0: the thread that times also builds.
     builders: int = 0
@@ -323,7 +323,7 @@ def op_hash(op: Op) -> str:
     stays comparable. For a user's function they depend on names and dtypes alone."""
     import numpy as np
 
-    if op.digest:  # a user's function is called at no size that nobody asked for
+    if op.digest:  # a user's function is called only at requested sizes
         names = [operand.name for operand in op.inputs]
         return hashlib.sha256(f"{op.name} {names} {sorted(op.dtypes)}".encode()).hexdigest()[:12]
     seen: list[str] = [op.name, str(op.tolerance.units)]

@@ -262,8 +262,7 @@ def _widen_all(inputs: Sequence[Array]) -> list[Array]:
 
 def _new_part(path: Path) -> Path:
     """Make a temporary file, which becomes `path` when it is complete."""
-    # Each writer has a file of its own: truncating a shared one would end workers that have mapped it by
-    # SIGBUS.
+    # Each writer has its own file. Truncating a shared file would end, by SIGBUS, workers that have mapped it.
     descriptor, name = tempfile.mkstemp(".part", f"{path.stem}-", path.parent)
     os.close(descriptor)
     return Path(name)
@@ -386,7 +385,7 @@ def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
 
 _JOINED = 3  # the sum of all terms
 _TERM_BLOCK = 251  # terms whose sum is 0; a prime number, so that no piece of a kernel ends where a block does
-_PERIOD = 65_537  # random signs and terms repeat after about so many, since drawing all would take too long
+_PERIOD = 65_537  # random signs and terms repeat after about this many, because drawing all takes too long
 
 
 def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:

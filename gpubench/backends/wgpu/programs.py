@@ -225,14 +225,14 @@ class Programs:
         try:
             return chosen.build(), chosen.name
         except Unsupported:
-            # It was chosen at another size of the same half octave, and this one is past its limits.
+            # It was chosen at another size of the same half octave. At this size it exceeds a limit of the device.
             return candidates[0].build(), candidates[0].name
 
     def _build(self, source: str, entry: str) -> Any:
         import wgpu
 
         try:
-            # The checked module comes first: its compiler errors are exceptions, the trusted call's are not.
+            # The checked module is made first, because only its errors of the compiler are exceptions.
             self.device.create_shader_module(code=source)
             module = trusted_module(self.device, source)
             return self.device.create_compute_pipeline(

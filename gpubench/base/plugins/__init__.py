@@ -71,7 +71,7 @@ def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
     first: dict[str, tuple[EntryPoint, ...]] = {}
     for package in distributions():
-        with contextlib.suppress(Exception):  # a package without a readable name is none
+        with contextlib.suppress(Exception):  # a package without a readable name is left out
             first.setdefault(package.name, _ours(package))
     return tuple(entry for entries in first.values() for entry in entries)
 
@@ -86,7 +86,7 @@ def _may_have_ours(folder: str) -> bool:
             file = os.path.join(folder, name, "entry_points.txt")
             if name.lower().endswith("-info") and b"[gpubench." in disk.read_regular(file):
                 return True
-    # An archive always may.
+    # An archive may always have some.
     return os.path.isfile(folder)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from gpubench.base import streams
 
-# Seconds that threads which an import started may take to end.
+# Seconds within which the threads of an import may end.
 THREADS_S = 1.0
 _STREAMS = (0, 1, 2)
 used = threading.Event()  # set once this process has run code of another package

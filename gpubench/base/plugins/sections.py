@@ -106,7 +106,7 @@ class Maker(NamedTuple):
 
     key: str  # name of the section
     order: int  # sorts the sections of a report
-    make: Callable[..., Any]  # function
+    make: Callable[..., Any]  # the function itself
     help: str = ""  # title of the section if the function returns a Table alone; empty for a chart
     together: bool = False  # whether the function draws several files together, as `make(analyses, options)`
 
