@@ -4,9 +4,9 @@
 A selector is a case id in which any segment may contain `*` and trailing segments may be left out: `matmul`,
 `matmul/n>=4096@cupy`, `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a
 group. The size segment can also compare. `@cupy` means `@cupy:*`, `transfer-once` means any number of calls,
-`resident` includes `resident-waited` and `resident-queued`, and `in-place` includes both memories. `tuned`
-selects only the plain implementation, `tuned-naive` one variant, and `tuned*` the implementation with all
-variants.
+`resident` includes `resident-waited` and `resident-queued`, and `in-place` includes `in-place-mapped` and
+`in-place-managed`. `tuned` selects only the plain implementation, `tuned-naive` one variant, and `tuned*` the
+implementation with all variants.
 """
 
 import re
@@ -36,8 +36,8 @@ REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-al
 # kernels of others.
 STREAMED: RegimeKind = "streamed"
 STREAMED_CALLS = 24
-# In place: the data stays in host memory and the GPU reads and writes it there. Mapped memory is in the address space
-# of both; pages of managed memory move to the side that touches them.
+# In place: the data stays in host memory and the GPU reads and writes it there. Mapped memory is in the address
+# space of both; pages of managed memory move to the side that touches them.
 IN_PLACE = "in-place"
 MAPPED: RegimeKind = "in-place-mapped"
 MANAGED: RegimeKind = "in-place-managed"
@@ -45,7 +45,8 @@ UNIFIED_REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, MAPPED)  # of a GPU w
 # Regimes that are measured only on request, and all regimes in the order of tables.
 ON_REQUEST: tuple[RegimeKind, ...] = (STREAMED, MAPPED, MANAGED)
 ORDERED: tuple[RegimeKind, ...] = (RESIDENT, *REGIMES, *ON_REQUEST)
-# The names of situations for options and Python, and then the names in the answer and in earlier versions.
+# The regime of each situation, by the situation's name in options and in Python. _ALIASES has the names in the
+# answer and in earlier versions.
 SITUATIONS = {
     "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
     "streamed": str(STREAMED), "in place": str(MAPPED), "managed": str(MANAGED),
@@ -57,7 +58,8 @@ _ALIASES = {
     "copied in a pipeline": STREAMED,
     IN_PLACE: MAPPED, "in place, mapped": MAPPED, "in place, managed": MANAGED,
 }  # fmt: skip
-# The regimes of a workload whose stages run on two sides: its inputs are on both sides, or on the host.
+# The regimes of a workload whose stages run on two sides. WAITED: its inputs are on both sides.
+# transfer-always: its inputs are on the host.
 ASSIGNED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
@@ -117,8 +119,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def series(self) -> SeriesKey:
-        """The op, the dtype and the params other than the size, which all cases on a curve over the size
-        share."""
+        """The op, the dtype and the params other than the size. All cases of one curve share them."""
         return self.op, self.dtype, beside_size(self.params)
 
     @property
@@ -138,13 +139,14 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def precision(self) -> str:
-        """The number format whose rounding error the check allows: `tf32` for that variant, else the dtype."""
+        """The number format whose rounding error the check allows: `tf32` for the variant `tf32`, else the
+        dtype."""
         return TF32 if self.variant == TF32 else self.dtype
 
     @property
     def regime_id(self) -> str:
         """The id of the regime: `resident-waited`, `transfer-once-10`, ..."""
-        return regime_name(self.regime, self.calls)
+        return f"{self.regime}-{self.calls}" if self.regime == "transfer-once" else self.regime
 
     @property
     def resident(self) -> bool:
@@ -153,7 +155,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def memory(self) -> str | None:
-        """The host memory in which the GPU computes: `mapped` or `managed`. None unless the call is in place."""
+        """The host memory in which the GPU computes: `mapped` or `managed`. None unless the call is in
+        place."""
         return self.regime.removeprefix(f"{IN_PLACE}-") if self.regime in (MAPPED, MANAGED) else None
 
     @property
@@ -187,8 +190,8 @@ def inner_device(device_id: str) -> str | None:
 
 
 def rename_old_devices(text: str) -> str:
-    """Return the id of a backend, a device or a case with its present names. Before version 4 of the result
-    file, a device group was called a gang."""
+    """Return the id of a backend, a device or a case with `group` in place of `gang`, the name of a device
+    group before version 4 of the result file."""
     return _OLD_GROUP.sub("group", text)
 
 
@@ -228,13 +231,8 @@ def group_ranks(device_id: str) -> tuple[int, ...]:
 def group_sizes(count: int) -> list[int]:
     """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself. Fewer than two
     GPUs have none."""
-    doubled = [1 << power for power in range(1, count.bit_length()) if 1 << power <= count]
+    doubled = [1 << power for power in range(1, count.bit_length())]
     return [*doubled, *([count] if count > 2 and count not in doubled else [])]
-
-
-def regime_name(regime: str, calls: int | None) -> str:
-    """Return the id of a regime: `resident-waited`, `transfer-once-10`, ... Only transfer-once uses `calls`."""
-    return f"{regime}-{calls}" if regime == "transfer-once" else regime
 
 
 def copies(regime: str) -> bool:
@@ -275,8 +273,8 @@ _CASE_ID = re.compile(
 
 
 def parse_case_id(text: str, group: str = "") -> Case:
-    """Return the case with the id `text`. The id does not contain the op's `group`. Raises ValueError if `text`
-    is not a case id."""
+    """Return the case with the id `text`. `group` is the group of its op, which the id does not contain. Raises
+    ValueError if `text` is not a case id."""
     match = _CASE_ID.fullmatch(rename_old_devices(text))
     if not match:
         raise ValueError(f"not a case id: {text!r}")
@@ -298,8 +296,8 @@ def parse_case_id(text: str, group: str = "") -> Case:
 
 
 def own_names(ops: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each op, by the op. A user's function `options.pairwise` is called `pairwise`,
-    unless another of `ops` has that short name."""
+    """Return a short name for each of `ops`, by the full name. The short name of `options.pairwise` is
+    `pairwise`, unless another of `ops` has the same short name."""
     ops = dict.fromkeys(ops)
     short = Counter(op.rpartition(".")[2] for op in ops)
     return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
@@ -313,9 +311,7 @@ _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.
 def selector(text: str, *, option: str = "--filter") -> Selector:
     """Return a function that tells whether the selector `text` selects a case. Raises UsageError, which names
     `option`, if `text` is not a selector."""
-    path, at, device = (
-        rename_old_devices(text.strip()).rpartition("@") if "@" in text else (text.strip(), "", "")
-    )
+    path, at, device = rename_old_devices(text.strip()).partition("@")
     segments = path.split("/")
     if not path or len(segments) > len(_SEGMENTS) or "" in segments or (at and not device):
         _refuse(text, option, f"a selector is {'/'.join(_SEGMENTS)}@DEVICE, from the left, each part may be *")
@@ -381,7 +377,7 @@ def _size_test(text: str, whole: str, option: str) -> Selector:
 
 def _param(text: str, whole: str, option: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if not name or not value.isdecimal():
+    if not name or not value.isdecimal() or len(value) > 19:  # params are 64-bit integers
         _refuse(whole, option, f"{text!r} is no parameter of the form name=number")
     return name, int(value)
 

@@ -62,13 +62,14 @@ def measured_gpus(devices: Iterable[Device]) -> list[str]:
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
-    """Compare two machines. The GPUs of `there` whose ids are in `measured`, or all if there are none, must be
-    here. A missing GPU is a difference only if the GPUs of `here` are known."""
+    """Compare two machines. `measured` has the ids of the GPUs of `there` that must be here. If `there` has
+    none of them, all of its GPUs must be here. A missing GPU is a difference only if the GPUs of `here` are
+    known."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
     missing = [gpu for gpu in needed if gpu.id not in pairs]
-    # A list that nobody could make is no empty list.
+    # Without a count, an empty list means that the GPUs are unknown.
     listed = bool(here.gpus) or here.gpu_count.value is not None
     if missing and listed:
         others = ", ".join(_gpu_words(gpu) for gpu in here.gpus) or "none"
@@ -101,7 +102,7 @@ def foreign_fields(here: Fingerprints, there: Fingerprints) -> Iterator[ForeignF
 
 def foreign_gpus(here: Run, there: Run) -> Iterator[ForeignField]:
     """Yield the devices whose id means one GPU here and another GPU there, with descriptions of both. Equal
-    GPUs without a uuid are told apart by their addresses if both addresses are in use here."""
+    GPUs without a uuid are told apart by their addresses if this machine has a GPU at both."""
     own, others = ({gpu.id: gpu for gpu in run.machine.gpus} for run in (here, there))
     measured = {device.id: measured_gpus([device]) for device in there.devices}
     for device in here.devices:
@@ -116,7 +117,7 @@ def foreign_gpus(here: Run, there: Run) -> Iterator[ForeignField]:
 
 def same_text(field: str, here: str, there: str) -> bool:
     """Return whether two texts of a fingerprint's field may describe the same thing. Names may be spelled
-    otherwise, and a size of memory may be unknown or differ by TOLERANCE."""
+    differently, and a size of memory may be unknown or differ by TOLERANCE."""
     if not (here.endswith(" bytes") or field == "memory_gib"):
         return _same_name(here, there)
     sides = [text.removesuffix(" bytes").rpartition(", ") for text in (here, there)]
@@ -139,7 +140,7 @@ def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
     """Return for each GPU of `there`, by its id, the GPU of `here` that may be the same. GPUs without a match
     are left out. GPUs are matched by their uuids, or by the other known facts if a uuid is unknown."""
     ranked = sorted(
-        # Of equal cards without a uuid the address tells which is which; it may change with the slot.
+        # The address tells equal cards without a uuid apart, but it changes if a card moves to another slot.
         (relation, other.id != gpu.id, other.bdf.value != gpu.bdf.value, i, j)
         for i, gpu in enumerate(there)
         for j, other in enumerate(here)
@@ -156,7 +157,7 @@ _UUID, _IDS, _UNKNOWN, _OTHER = range(4)
 
 
 def _relation(here: Gpu, there: Gpu) -> int:
-    """Return whether two GPUs are the same by uuid or by ids, are different, or cannot be told apart."""
+    """Return _UUID or _IDS if two GPUs are equal by uuid or by ids, _OTHER if they differ, else _UNKNOWN."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value
     if uuid_here and uuid_there:
         return (
@@ -202,13 +203,13 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
     sizes = _both(here.memory.total_bytes, there.memory.total_bytes)
     gib = None if sizes is None else (sizes[0] / 2**30, sizes[1] / 2**30)
     judge("memory", gib, _near, "{:.0f} GiB")
-    if differences and "CPU" not in agreements:  # of another machine a name tells more than a number
+    if differences and "CPU" not in agreements:  # a name says more about another machine than a count
         judge("CPU", _both(mine.model, other.model), _same_name)
-    # Counts, sizes and the architecture contradict, but they identify nothing.
+    # An equal count, size or architecture alone does not identify a machine.
     identifying = agreements & {"CPU", "CPU parts"} or (
         {"cores"} if agreements >= {"cores", "memory"} else set()
     )
-    return differences, set(identifying)
+    return differences, identifying
 
 
 def _both(here: Fact[Any], there: Fact[Any]) -> tuple[Any, Any] | None:

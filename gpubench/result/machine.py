@@ -69,7 +69,7 @@ class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str  # the code, for programs
     text: str  # the warning in one sentence
-    refs: list[str] = []  # the GPUs or files with the problem
+    refs: list[str] = []  # the GPUs, libraries or files with the problem
 
 
 class Platform(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     cores: IntFact = NOT_PROBED  # the number of physical cores
     logical: IntFact = NOT_PROBED  # the number of hardware threads
     online_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs that are online
-    possible: IntFact = NOT_PROBED  # the number of CPUs for which the kernel is built
+    possible: IntFact = NOT_PROBED  # the number of CPUs that the kernel could ever bring online
     present: IntFact = NOT_PROBED  # the number of CPUs that are plugged in
     offline: IntFact = NOT_PROBED  # the number of CPUs that are switched off
     smt: StrFact = NOT_PROBED  # simultaneous multithreading: on, off, or hidden by a hypervisor
@@ -233,8 +233,8 @@ class LinkPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """The PCIe link of a GPU, and its paths to other GPUs. Generation and width are lower while the GPU is
-    idle."""
+    """The PCIe link of a GPU, and its paths to other GPUs. The present generation and width may be lower while
+    the GPU is idle."""
 
     gen_max: IntFact = NOT_PROBED  # the highest PCIe generation
     width_max: IntFact = NOT_PROBED  # the largest number of lanes
@@ -376,7 +376,7 @@ class MeasuredSituation(msgspec.Struct, frozen=True, kw_only=True):
     cpu: int = 0  # the number of ops that the CPU surely wins
     equal: int = 0  # the number of ops whose sides are within 15 %
     unsure: int = 0  # the number of ops that are too noisy or were measured only at small sizes
-    exceptions: list[str] = []  # the ops that the other side wins, such as "matmul from 930 x 930"
+    exceptions: list[str] = []  # the ops that the loser wins, such as "matmul from 930 x 930"
     note: str | None = None  # the reason why there is no winner
 
 
@@ -455,6 +455,6 @@ WRITE_ALLOCATE = 1.5
 
 
 def cpu_cache_bytes(machine: Machine) -> int | None:
-    """Return the size of the CPU's largest cache level in bytes, all instances together, or None if it is
+    """Return the total bytes of the CPU's largest caches, which are those of its last level, or None if it is
     unknown."""
     return max((cache.size_bytes * cache.instances for cache in machine.cpu.caches.value or []), default=None)

@@ -5,7 +5,7 @@ measured is None with a reason beside it, never 0. Other unknown values are None
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,7 +18,7 @@ from gpubench.result.machine import Machine
 
 
 class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Some seconds in which a device ran only calls of one case, and the energy that a counter showed."""
+    """Some seconds in which a device ran only calls of one case, and the power by an energy counter."""
 
     session: int  # the index of the session
     source: str  # the counter: "nvml" or "hwmon" of the GPU's board, "rapl" of the CPU packages
@@ -49,7 +49,7 @@ class Blas(Record, frozen=True, kw_only=True):
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True):
-    """One worker process, and what its clock and its device cost without any work."""
+    """One worker process, with the costs of its clock and of launches that compute nothing."""
 
     device_id: str  # the id of the device
     threads: int | None = None  # the number of CPU threads that compute; None: no CPU takes part
@@ -134,7 +134,7 @@ OnePiece = Literal["no-gain", "no-streams", "ordinary-arrays", "uncut", "small"]
 PipelineStage = Literal["upload", "kernel", "download"]
 PIPELINE_STAGES: tuple[PipelineStage, ...] = ("upload", "kernel", "download")
 Severity = Literal["info", "warning", "error"]
-# Used for a GPU whose last-level cache is unknown. It exceeds that of any GPU so far.
+# The assumed size of a last-level cache whose size is unknown. No GPU so far has a larger one.
 UNKNOWN_CACHE_BYTES = 256 * 2**20
 # Below this many bytes, the time of a transfer depends on the calls, not on the link.
 LINK_BYTES = 1 << 20
@@ -226,13 +226,13 @@ class Block(Record, frozen=True, kw_only=True):
 
     @property
     def split(self) -> float | str | None:
-        """The GPU's share or the stage assignment of a shared case. None if one side does all the work."""
+        """The GPU's share or the stage assignment of a case on two sides. None for other cases."""
         return self.gpu_share if self.assignment is UNSET else self.assignment
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """The time breakdown of one case in one session, in seconds. The parts are steps of timed calls if
-    `result_s` has values. If `download_s` has values, each was timed alone."""
+    """The time breakdown of one case in one session, in seconds. If `result_s` has values, the parts are steps
+    of timed calls. If `download_s` has values, each part was timed alone."""
 
     session: int  # the index of the session
     compile_s: float | None = None  # the compilation, paid once
@@ -267,8 +267,9 @@ class StageTimes(Record, frozen=True, kw_only=True):
     wall_s: list[float]  # one call of the chain without clock readings, and its wait
     empty_s: list[float]  # an empty launch and its wait
     stamping_s: list[float] = []  # what the clock readings cost; empty for the host's clock
-    first_recording_s: list[float] = []  # recording the first commands takes so much beyond an empty launch's
-    recording_s: list[float] = []  # likewise for all commands; empty: no commands are recorded
+    # the host's time to record the first commands of a call, less that of an empty launch
+    first_recording_s: list[float] = []
+    recording_s: list[float] = []  # the same for all commands of a call; empty: the device records none
     tokens: dict[str, int] = {}  # the tokens read or written, by the first word of the stages' names
 
 
@@ -287,7 +288,7 @@ class AssignmentTimes(Record, frozen=True, kw_only=True):
     down_s: dict[str, list[float]]  # one copy to the host, by the name of the copied value
     enter_s: list[float]  # an empty launch on the GPU and its wait
     predicted_s: dict[str, float]  # the predicted time by assignment: each side alone, and those tried
-    free_s: float  # the least predicted time if copies took none
+    free_s: float  # the least predicted time if copies took no time
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -298,7 +299,8 @@ class Check(Record, frozen=True, kw_only=True):
     limit: float  # the largest allowed `max_error`
     scale: Literal["value", "terms"]  # the scale: |reference|, or the size of the terms that it sums up
     index: list[int] = []  # the index of the element with the largest error, along each axis
-    differing: int | None = None  # choices (tokens, ...) other than float64's; None: the op makes none
+    # the choices (such as tokens) that differ from those of the reference; None: the op makes none
+    differing: int | None = None
 
 
 class Stop(Record, frozen=True, kw_only=True):
@@ -395,7 +397,7 @@ Outcome = Measurement | Skip | Failure | Planned
 
 
 def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
-    """Return the failures of a case in its sessions. The list is empty if there is none, or no outcome."""
+    """Return the failures of a case in its sessions. The list is empty without failures or an outcome."""
     return getattr(outcome, "failures", None) or []
 
 
@@ -411,13 +413,11 @@ class RunWarning(Record, frozen=True, kw_only=True):
     data: dict[str, float | str] = {}  # the figures behind the warning, by name
 
 
-def warning(
-    code: WarningCode, message: str = "", hint: str = "", *, severity: Severity = "warning"
-) -> RunWarning:
-    """Return a warning about the whole run, with the standard text of the code for an empty `message` or
-    `hint`."""
+def warning(code: WarningCode, message: str = "", hint: str = "", **fields: Any) -> RunWarning:
+    """Return a warning with these `fields` of RunWarning. An empty `message` or `hint` is replaced by the
+    standard text of the code."""
     sentence, remedy = WARNINGS[code]
-    return RunWarning(code=code, severity=severity, message=message or sentence, hint=hint or remedy)
+    return RunWarning(code=code, message=message or sentence, hint=hint or remedy, **fields)
 
 
 class Selection(Record, frozen=True, kw_only=True):
@@ -430,7 +430,7 @@ class Selection(Record, frozen=True, kw_only=True):
     implementations: list[str] = msgspec.field(default_factory=lambda: list(IMPLEMENTATIONS))  # library, tuned
     regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))  # the regimes
     calls: int = 10  # the number of calls that share one copy in `transfer-once`
-    params: dict[str, list[dict[str, int]]] = {}  # other params than the size, by op; missing: plain shape
+    params: dict[str, list[dict[str, int]]] = {}  # the params other than the size, by op; {}: no op has any
     variants: list[str] = []  # kernels beside the default; `tf32` allows products to round to TF32
     filter: list[str] = []  # selectors, at least one of which must select the case; empty: all cases
     skip: list[str] = []  # selectors, none of which may select the case
@@ -453,7 +453,7 @@ class Settings(Record, frozen=True, kw_only=True):
     sample_s: float = 5e-3  # the least duration of a sample
     case_timeout_s: float = 60.0  # the time after which a case is given up
     budget_s: float | None = None  # the time for the whole run; None: no limit
-    order: Literal["interleave", "sequential"] = "interleave"  # whether a workload's blocks take turns
+    order: Literal["interleave", "sequential"] = "interleave"  # whether the cases of a workload take turns
     inputs: Literal["random", "zeros", "ones"] = "random"  # the values of the inputs
     cache: Literal["warm", "cold"] = "warm"  # cold: the caches of CPU and device are flushed before each sample
     threads: int | None = None  # the number of CPU threads; None: all
@@ -572,7 +572,7 @@ class Run(Record, frozen=True, kw_only=True):
     devices: list[Device] = []  # the measured devices
     sessions: list[SessionRecord] = []  # the sessions, in the order of their start
     outcomes: list[Outcome] = []  # the outcome of each case
-    identical_gpus: list[IdenticalGpuTimes] | UnsetType = UNSET  # times on GPUs otherwise left out
+    identical_gpus: list[IdenticalGpuTimes] | UnsetType = UNSET  # times on GPUs that the cases leave out
     together: list[TogetherTimes] | UnsetType = UNSET  # times on several GPUs at once, with --scaling weak
     warnings: list[RunWarning] = []  # warnings about the run
 

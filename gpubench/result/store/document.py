@@ -9,9 +9,9 @@ the head (the document without sessions and outcomes), a session by its index, o
 says that an outcome is forgotten. If the process is killed or the power fails, lines at the end may be
 damaged, so readers drop them.
 
-Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above
-every real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it
-is decoded, because decoding alone may take all memory. A result is checked again after it is decoded.
+Every file is checked against bounds, so that it is reported or refused within seconds. Every real run is within
+the bounds, and a report of a file within them takes at most 10 s and 1 GiB. The text is checked before it is
+decoded, because decoding alone may take all memory. A result is checked again after it is decoded.
 """
 
 from __future__ import annotations
@@ -106,13 +106,8 @@ def require_json(data: bytes, source: str) -> None:
 def require_runs(runs: Iterable[Run], source: str) -> None:
     """Raise InputError if the runs of one document together are too large for a report within seconds."""
     runs = list(runs)
-    blocks = [
-        block
-        for run in runs
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement)
-        for block in outcome.blocks
-    ]
+    measurements = [o for run in runs for o in run.outcomes if isinstance(o, Measurement)]
+    blocks = [block for measurement in measurements for block in measurement.blocks]
     sessions = [session for run in runs for session in run.sessions]
     cases = sum(len(run.outcomes) for run in runs)
     devices = max((len(run.devices) for run in runs), default=0)
@@ -305,7 +300,8 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
-    """Return whether each of `times` has a filled entry for each stage; those of `empty` need not be filled."""
+    """Return whether each of `times` has one list for each stage, not empty except in the one that is
+    `empty`."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
@@ -391,11 +387,6 @@ FIRST_LINE = msgspec.json.encode({"name": PART_NAME, "schema_version": PART_VERS
 _BEGIN = FIRST_LINE[: FIRST_LINE.index(b",")]
 
 
-class _First(msgspec.Struct):
-    name: str  # the name of the format
-    schema_version: int  # the version of the format
-
-
 class PartLine(msgspec.Struct, omit_defaults=True):
     """One line of a `.part` file: a head, a session, an outcome, or the id of a forgotten outcome."""
 
@@ -424,9 +415,10 @@ def is_part(data: bytes) -> bool:
 
 def join_lines(data: bytes, source: str) -> bytes:
     """Return the result so far, as JSON, from the lines of a `.part` file, without damaged lines at its end.
-    Raises InputError if a readable line follows a damaged one, without a head, and for too many blocks."""
+    Raises InputError if a readable line follows a damaged one, no line has a head, or the blocks are too
+    many."""
     first, *lines = data.split(b"\n")
-    loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
+    loads_as(Header, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
         return _assemble(_read_lines(lines[:-1], source), source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
@@ -480,7 +472,7 @@ def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
     for number, text in enumerate(lines, 2):
         try:
             if not text.isascii():
-                text.decode()  # of what is kept as it is, the decoder looks at no letter
+                text.decode()  # the decoder does not check the text of a Raw field
             line = msgspec.json.decode(text, type=PartLine)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             spoiled = spoiled or number

@@ -1,4 +1,4 @@
-"""Result files. They are written by `disk.write_whole`, and every fault gives a message.
+"""Read, write and find result files, and check before a run that they can be written.
 
 Results are stored in `results/<machine>/<UTC time>-<id>.json` or in the user's data folder.
 """
@@ -127,8 +127,8 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 def check_writable(path: str | Path, *sources: str) -> None:
     """Check before measuring that the file `path` can be saved, without leaving a file. Raises UsageError if
-    not. `path` must not be one of `sources`, the files that are read, of which `-` is standard input. As `path`,
-    `-` is standard output, which is accepted."""
+    not, or if it is one of `sources`, the files that are read. `-` is standard output as `path`, which is
+    accepted, and standard input as a source."""
     if str(path) == "-":
         return
     try:
@@ -136,8 +136,9 @@ def check_writable(path: str | Path, *sources: str) -> None:
     except OSError:
         why, hint = _GONE
     for source in sources:
-        with contextlib.suppress(OSError):  # a file that does not exist is no other one
-            if os.path.samefile(path, 0 if source == "-" else source):  # a shell has opened it
+        with contextlib.suppress(OSError):  # a file that does not exist is none of the sources
+            # The shell has opened the file of standard input, whose descriptor is 0.
+            if os.path.samefile(path, 0 if source == "-" else source):
                 why, hint = "it is a file that is read, and its content would be lost", "name another file"
     if why:
         raise UsageError("cannot-write", f"--output: cannot write {path}", why=why, hint=hint)
@@ -280,7 +281,7 @@ _LAST_S = 253_402_300_799.0  # the end of the year 9999, because the time of a f
 
 def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
     """Return gpubench's folder among the user's data on this platform. The folder is not created."""
-    # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
+    # If the home is unknown, as for a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
     folder = user_folder(DATA, {**environ, "HOME": home}, platform)
     return folder or Path(home) / "AppData" / "Local" / "gpubench"
@@ -330,9 +331,9 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
-    """Return the paths of all results in `folders` and their direct subfolders, newest first, by the time of
-    `newest`. A `.part` file with data that the result beside it lacks is included. If it continues that result,
-    it takes the result's place."""
+    """Return the paths of all results in `folders` and their direct subfolders, newest first, by the same time
+    as `newest`. A `.part` file with data that the result beside it lacks is included. If it continues that
+    result, it takes the result's place."""
     paths = {path for folder in folders for path in _results(Path(folder))}
     return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 
@@ -374,8 +375,8 @@ def machine_name(machine: Machine) -> str:
 
 
 def _results(folder: Path) -> list[Path]:
-    """Return the results in `folder` and its direct subfolders. A `.part` file with more data takes the place of
-    its result or stands beside others."""
+    """Return the results in `folder` and its direct subfolders. A `.part` file replaces a result that it
+    continues, and is left out if the result contains it."""
     from gpubench.result.store.journal import part_relation
 
     paths = {
@@ -386,7 +387,6 @@ def _results(folder: Path) -> list[Path]:
     }
     for part in [path for path in paths if path.suffix == PART_SUFFIX]:
         whole = part.with_suffix("")
-        # A file that continues a result replaces it, and one of another run stands beside it.
         if whole in paths and (relation := part_relation(whole)) != "apart":
             paths.discard(whole if relation == "ahead" else part)
     return sorted(paths)
@@ -408,15 +408,14 @@ _HEAD_PIECE, _MOST_HEAD = 1 << 15, 1 << 20
 
 
 def load_head(path: Path) -> Run | None:
-    """Return the run in the file `path` without its sessions and outcomes, or whole if these are not at the
-    end. Returns None if the file cannot be read or is no result. A head is not checked as `load` checks a
-    run."""
+    """Return the run in the file `path` without sessions and outcomes, or the whole run if other fields follow
+    them. Returns None if the file cannot be read or is no result. Only a whole run is checked as by `load`."""
     try:
         data = _beginning(path)
         if data is not None:
             return document.loads_as(Run, data, str(path), name=document.RESULT_NAME, newest=SCHEMA_VERSION)
     except (OSError, zlib.error, GpubenchError):
-        pass  # of another form, or no result at all: `load` tells
+        pass  # another form, or no result: `load` finds out
     try:
         return load(path)
     except GpubenchError:  # somebody else's JSON beside our results

@@ -297,7 +297,7 @@ def _open_lock(path: Path) -> int:
     try:
         return disk.open_descriptor(path, flags | os.O_RDWR | os.O_CREAT)
     except PermissionError:
-        # That of another user may be read-only, and in /tmp may refuse the flag for creation.
+        # Another user's file may be read-only, and in /tmp it may refuse O_CREAT.
         for access in (os.O_RDWR, os.O_RDONLY):
             with contextlib.suppress(PermissionError, FileNotFoundError):
                 return disk.open_descriptor(path, flags | access)
