@@ -13,19 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
-from gpubench.base.messages import WARNINGS
-from gpubench.kernels.contract.op import Implementation
 from gpubench.measure import protocol
 from gpubench.measure.worker_pool import Worker, WorkerGone
-from gpubench.result.case import Case, inner_device
-from gpubench.result.run import Device, Identity, RunWarning
+from gpubench.result.case import IMPLEMENTATIONS, Case, inner_device
+from gpubench.result.run import Device, Identity, RunWarning, warning
 
 Trial = Callable[[str], float | None]  # returns the seconds of an adapter, by its id; None: it failed
 Card = list[Device]  # the adapters of one card
 
 # One case is bound by arithmetic, one by memory. Tuned implementations show what a driver's compiler is worth.
 TRIAL_CASES = (("matmul", "square", 1024), ("add", "vector", 1 << 22))
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("tuned", "library")  # the first one that the backend has
 DEADLINE_S = 20.0
 SAMPLES, LIMIT_S = 3, 1.0  # samples of each case, and seconds that they may take
 # The first adapter is kept unless another one is more than this many times as fast, as one trial is uncertain.
@@ -53,7 +50,7 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
         return None
     logarithms = []
     for op, group, n in TRIAL_CASES:
-        for implementation in IMPLEMENTATIONS:
+        for implementation in reversed(IMPLEMENTATIONS):  # the tuned one if there is one
             case = Case(
                 op, group, {"n": n}, "float32", implementation, opened.device.resident_regime, device_id
             )
@@ -160,8 +157,8 @@ def _listed_repeatedly(
     card, taken = equal[0], chosen[0]
     what = "this GPU" if len(equal) == 1 else f"each of {len(equal)} identical GPUs"
     left_out = ",".join(device.id for whole in equal for device in whole if device not in chosen)
-    return RunWarning(
-        code="listed-twice", severity="info", hint=WARNINGS["listed-twice"].remedy,
+    return warning(
+        "listed-twice", severity="info",
         message=f"{taken.backend} lists {what} {len(card)} times ({', '.join(map(_label, card))}); {_label(taken)} was"
         f" measured, {_why(card, taken, times)}; others: --devices {left_out}",
         data={"left_out": left_out, "measured": ",".join(device.id for device in chosen)},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 
+import msgspec
+
 from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.result.run import Settings, StopReason
@@ -21,37 +23,35 @@ START_SHARE = 0.5
 LAST_S = 0.5
 
 
-class Budget:
-    """A time limit of `total_s` seconds, counted from `began`, a time by `monotonic`. None means no limit. Up
-    to `most_once_s` seconds of work that a machine does only once, such as choosing kernels, are not
-    counted."""
+class Budget(msgspec.Struct):
+    """The time limit of a run. Work that a machine does only once, such as choosing kernels, does not count."""
 
-    def __init__(self, total_s: float | None = None, began: float = 0.0, most_once_s: float = 0.0) -> None:
-        self.total_s = total_s
-        self._began, self._most_once_s = began, most_once_s
-        self.once_s = 0.0  # spent on what this machine remembers
+    total_s: float | None = None  # the seconds of the limit; None: no limit
+    began: float = 0.0  # the time by `monotonic` from which the seconds count
+    most_once_s: float = 0.0  # the most seconds of once-only work that do not count
+    once_s: float = 0.0  # the seconds of once-only work so far
 
     @property
-    def counted_once_s(self) -> float:
-        """Seconds of once-only work that the budget leaves uncounted, at most `most_once_s`."""
-        return min(self.once_s, self._most_once_s)
+    def uncounted_s(self) -> float:
+        """The seconds that do not count: those of once-only work, but at most `most_once_s`."""
+        return min(self.once_s, self.most_once_s)
 
     @property
     def spent_s(self) -> float:
         """The seconds since the budget began."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     def left_s(self, share: float = 1.0) -> float:
         """Return the seconds until `share` of the budget is used: below 0 afterwards, infinity without a
         limit."""
         if self.total_s is None:
             return math.inf
-        return share * self.total_s - (self.spent_s - self.counted_once_s)
+        return share * self.total_s - (self.spent_s - self.uncounted_s)
 
     def forgive(self, share: float) -> None:
         """Shift the begin of the budget, so that the time spent so far counts as at most `share` of it."""
         if self.total_s is not None:
-            self._began = max(self._began, time.monotonic() - share * self.total_s - self.counted_once_s)
+            self.began = max(self.began, time.monotonic() - share * self.total_s - self.uncounted_s)
 
     @property
     def patience_s(self) -> float:
@@ -61,7 +61,7 @@ class Budget:
     @property
     def longest(self) -> Budget:
         """A copy of the budget that is `most_once_s` longer and counts all work."""
-        return Budget(None if self.total_s is None else self.total_s + self._most_once_s, self._began)
+        return Budget(None if self.total_s is None else self.total_s + self.most_once_s, self.began)
 
     @property
     def over(self) -> bool:

@@ -17,7 +17,7 @@ from gpubench.curves.stats import median
 from gpubench.measure import protocol
 from gpubench.measure.budget import Budget, estimate, stop_reason
 from gpubench.measure.monitor import SLOWED
-from gpubench.measure.plan import MAIN, Purpose, Workload
+from gpubench.measure.plan import MAIN, Purpose, Workload, skip
 from gpubench.measure.points import Pace
 from gpubench.measure.recorder import (
     DEVICE_LOST,
@@ -46,7 +46,6 @@ from gpubench.result.run import (
     RunWarning,
     SessionFailure,
     Settings,
-    Skip,
     Stop,
     StopReason,
     failures_of,
@@ -80,7 +79,7 @@ class Runtime(msgspec.Struct, frozen=True):
 SHORTEST_DEADLINE_S = 1.0
 # Pauses before throttled samples are taken again: each case has three tries in a session.
 PAUSES_S = (0.05, 0.25, 1.0)
-# Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch of LONG_S makes a
+# The samples of one block deviate together, so a block has few samples. A launch of LONG_S or more makes a
 # block of its own.
 BLOCK_SAMPLES = 2
 LONG_S = 0.005
@@ -94,7 +93,7 @@ AGREEING, MOST_TRIES = 2, 4
 LARGEST_BLOCK = 5  # samples of a split that is only tried
 # A launch hangs if it takes HANG_S seconds more than SLOW times what is expected.
 HANG_S, SLOW = 3.0, 10.0
-# Compilers and work of the host may take long.
+# The phases in which compilers or the host work, which may take long.
 BUILDING = ("compile", "autotune", "inputs", "reference")
 
 
@@ -176,11 +175,10 @@ class CaseRun:
     def _run_late(self, detail: str) -> None:
         """End the case because the budget has no time for it, and keep an outcome that it already had."""
         self.over, self.prepared = True, None
-        hint = REASONS["budget"].remedy
-        skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
-        self.runtime.recorder.put(
-            skip if self.before is None or isinstance(self.before, Planned) else self.before
-        )
+        outcome = self.before
+        if outcome is None or isinstance(outcome, Planned):
+            outcome = skip(self.case, "budget", detail, REASONS["budget"].remedy)
+        self.runtime.recorder.put(outcome)
 
     def begin(self) -> None:
         """Report the start of the case and prepare it."""
@@ -476,8 +474,8 @@ class CaseRun:
 
     @property
     def _loops(self) -> bool:
-        """Whether the case makes some calls before each block."""
-        # It takes turns with a split, in which a core is idle and then slow for its first calls.
+        """Whether the case makes calls before each block because it takes turns with a split."""
+        # A core that is idle while a split runs is slow in its first calls after that.
         return self.call_s < ONCE_S and any(case.shared_with for case in self._workload.cases)
 
     @property
@@ -565,7 +563,7 @@ class CaseRun:
     def _skip(self, reason: Reason, detail: str, hint: str) -> None:
         """End the case as a Skip, or with a warning if earlier sessions gave it samples."""
         if self.before is None or not has_samples(self.before):
-            self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
+            self._end(skip(self.case, reason, detail, hint or None))
             return
         session = self.runtime.session
         of_user = reason == "bad-function"

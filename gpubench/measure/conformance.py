@@ -161,7 +161,7 @@ class _Trial:
             if self.supports(op, case):
                 yield case
 
-    # Names: what is misspelt would never be called.
+    # Names: a misspelt method would never be called.
 
     def is_a(self, base: type, thing: object) -> None:
         self.expect(
@@ -254,10 +254,8 @@ class _Trial:
         pinned, landing = (self.session.host_array((count,), "float32", implementation) for _ in range(2))
         pinned[:] = own
         for host, kind in ((own, "an ordinary array"), (pinned, "a host array")):
-            buffer, detail = (
-                self.session.allocate(host.shape, "float32"),
-                f"{implementation}: {count} from {kind}",
-            )
+            buffer = self.session.allocate(host.shape, "float32")
+            detail = f"{implementation}: {count} from {kind}"
             way.upload(buffer, host)
             self.session.sync()
             for output in (own.copy(), landing):

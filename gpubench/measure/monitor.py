@@ -14,18 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gpubench.base import NVIDIA, group_by, processes
-from gpubench.base.messages import WARNINGS
 from gpubench.curves.stats import median
 from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.machine import Machine
-from gpubench.result.run import Block, Device, RunWarning, Telemetry
+from gpubench.result.run import Block, Device, RunWarning, Telemetry, warning
 
-# A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
-# stall. A monitor that has not answered by then hangs in its driver and is given up.
+# A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine
+# may stall. A monitor that has not answered by then hangs in its driver and is given up.
 PATIENCE_S = 5.0
 # How long a driver may take to start. Until then nobody waits for readings, and none are missed.
 START_S = 30.0
-# At most ten readings a second: one takes about a millisecond of the monitor's process and nothing of the device.
+# At most ten readings a second: one takes the monitor's process about a millisecond, and the device no time.
 INTERVAL_S = 0.1
 
 
@@ -84,8 +83,8 @@ class Monitor:
     def judge(
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
     ) -> Block:
-        """Return the block as `judge_block` judges it. The usual clock is the median of the device's earlier
-        blocks that have no discarded sample."""
+        """Return the block as `judge_block` judges it. The device's usual clock is the median over its earlier
+        blocks without discarded samples."""
         clocks = self._clocks.setdefault(device_id, [])
         block = judge_block(block, times_s, readings, median(clocks) if clocks else None)
         if block.clock_hz and not block.discarded:
@@ -170,21 +169,18 @@ def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[Moni
             absent[device.id] = "only NVIDIA's driver is asked for clocks so far"
         elif uuid or pci:
             targets.append(MonitorTarget(device.id, uuid, pci))
-        elif device.kind == "gpu":  # of a split, the GPU itself says so
+        elif device.kind == "gpu":  # for a split, the entry of its GPU gives the reason
             absent[device.id] = UNKNOWN_GPU
     return targets, absent
 
 
-def warning(absent: Mapping[str, str]) -> RunWarning | None:
+def warn_of_absent(absent: Mapping[str, str]) -> RunWarning | None:
     """Return one warning for all devices whose clocks cannot be read, or None if `absent` is empty."""
     if not absent:
         return None
     whys = "; ".join(dict.fromkeys(absent.values()))
-    return RunWarning(
-        code="no-telemetry", severity="info",
-        message=f"clocks and throttling of {', '.join(sorted(absent))} cannot be read: {whys}",
-        hint=WARNINGS["no-telemetry"].remedy,
-    )  # fmt: skip
+    message = f"clocks and throttling of {', '.join(sorted(absent))} cannot be read: {whys}"
+    return warning("no-telemetry", message, severity="info")
 
 
 def warn_of_users(users: Mapping[str, Users], session: int) -> list[RunWarning]:
@@ -200,10 +196,10 @@ def warn_of_users(users: Mapping[str, Users], session: int) -> list[RunWarning]:
         else:
             what = f"{_processes(seen.drawing)} drawing on {where}"
         warnings.append(
-            RunWarning(
-                code="other-gpu-users", severity="warning" if seen.computing else "info", session=session,
-                message=f"{what} before the session began", data={"devices": where, "used_bytes": seen.used_bytes},
-                hint=WARNINGS["other-gpu-users"].remedy,
+            warning(
+                "other-gpu-users", f"{what} before the session began", session=session,
+                severity="warning" if seen.computing else "info",
+                data={"devices": where, "used_bytes": seen.used_bytes},
             )
         )  # fmt: skip
     return warnings
@@ -213,8 +209,8 @@ def _processes(count: int) -> str:
     return "another process was" if count == 1 else f"{count} other processes were"
 
 
-# In the words of nvidia-smi: too hot, or too little power. `sw_power_cap` is a large GPU's normal state under a
-# matrix product, and other reasons tell of settings, not of a fault.
+# Throttle reasons, as nvidia-smi names them, of a GPU that is too hot or gets too little power. `sw_power_cap`
+# is a large GPU's normal state in a matrix product, and the other reasons are settings, not faults.
 SLOWED = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"})
 POWER_CAP = "sw_power_cap"
 SLOW_SHARE = 0.9
@@ -223,9 +219,10 @@ SLOW_SHARE = 0.9
 def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """Return the block without throttled samples, with the clock of each sample and the throttle reasons during
-    it. `times_s` are the begin of the block and the end of each entry of `wall_s`, on the clock of the
-    readings. `usual_hz` is the device's usual SM clock. Without it, a low clock discards no sample."""
+    """Return the block with throttled samples in `discarded`, the clock of each sample, and the throttle
+    reasons. `times_s` are the begin of the block and the end of each entry of `wall_s`, on the clock of the
+    readings. `usual_hz` is the device's usual SM clock, or None. A low clock discards samples only if that is
+    known."""
     if not readings:
         return block
     discarded, clocks = dict(block.discarded), []
@@ -258,7 +255,7 @@ def _near(begin_s: float, end_s: float, readings: Sequence[Reading]) -> list[Rea
 
 # ---------------------------------------------------------------- messages
 
-# What a driver may hold by itself is less, and what a process takes to begin with CUDA is more.
+# An idle driver holds less memory than this, and a process that uses CUDA holds more.
 IDLE_BYTES = 256 * 2**20
 
 
@@ -308,8 +305,8 @@ class Watch(ToMonitor, frozen=True):
 
 
 class Pause(ToMonitor, frozen=True):
-    """Order: stop reading. The monitor answers Paused, after one more reading unless the last began within
-    FRESH_S."""
+    """Order: stop reading. The monitor answers Paused. Before that it reads once more, unless Watch came less
+    than FRESH_S ago."""
 
     number: int  # number of this order
 

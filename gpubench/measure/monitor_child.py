@@ -38,10 +38,10 @@ from gpubench.measure.monitor import (
 
 # Pauses before the users of a GPU are listed again: a driver needs them to free the memory of a dead process.
 PAUSES_S = (0.1, 0.2, 0.4)
-# A reading stands for a block as short as this. The next block waits for the monitor, and a reading takes 4 ms on
-# the host of an H200, as long as a short block.
+# A block this short needs no second reading: the next block would wait for it, and a reading takes 4 ms on the
+# host of an H200, as long as a short block.
 FRESH_S = 0.02
-Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its device and time
+Source = Callable[[], Mapping[str, Any]]  # returns the fields of a Reading except device and time
 
 
 class EnergyFiles:
@@ -106,7 +106,7 @@ def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
 
         from gpubench.detect.probes import nvml
 
-        # A worker that has listed adapters waits for its device, and draws in the words of the driver.
+        # The driver counts our workers that have listed adapters as processes that draw.
         own = [process.pid for process in psutil.Process(os.getppid()).children(recursive=True)]
         counted |= {name: Users(**counts) for name, counts in nvml.gpu_users(real, own=own).items()}
     return counted

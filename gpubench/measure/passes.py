@@ -32,7 +32,7 @@ from gpubench.measure.plan import (
     together,
     workload,
 )
-from gpubench.measure.points import Cell, CostModel, Points, Rows, Rungs, Slot, cells, slot
+from gpubench.measure.points import Cell, CostModel, Points, Rungs, Slot, cells, slot
 from gpubench.measure.recorder import Recorder, is_out_of_time
 from gpubench.result.case import FUNCTIONS, Case, copies, own_names
 from gpubench.result.run import RunWarning
@@ -55,7 +55,8 @@ NEAR = math.log(1.3)
 QUIET = 0.25
 # Most new sizes in one wish, and the least value per second of the next one relative to the first.
 MOST_SIZES, WORTH_IT = 3, 0.5
-# The top is timed ASSIGNMENTS times on the CPU in new memory. These times scatter by ASSIGNMENT.
+# The top is timed ASSIGNMENTS times on the CPU in new memory. ln(seconds) then scatters by ASSIGNMENT.
+# Narrowing ln(gain) is worth GAIN_WEIGHT times as much as narrowing ln(break-even).
 ASSIGNMENTS, ASSIGNMENT, GAIN_WEIGHT = 3, 0.3, 0.3
 # How often the top is measured again at most if its winner is not clear.
 MOST_TOPS = 6
@@ -186,10 +187,6 @@ class Passes:
         self._halved: dict[str, RunWarning] = {}
         self._names = own_names(item.op.name for item in series)
         self._repeated: set[tuple[str, int, Slot]] = set()
-
-    def rows(self, series: Series) -> Rows:
-        """Return the seconds per launch of a series, by size, contender and session."""
-        return self.points.rows(series)
 
     def note_times(self, step: Step) -> None:
         """Note that the times of a step have changed: they were added or withdrawn."""
@@ -498,7 +495,7 @@ class Passes:
         opens = self._open(series)
         highest = max((item.threshold.n for item in opens if item.threshold.state == "at"), default=0.0)
         step = max(1, series.ladder.granule)
-        # There padded and tiled kernels are slower or wrong.
+        # Just above a power of two, padded and tiled kernels may be slower or wrong.
         powers = [
             2**j for j in range(math.ceil(math.log2(max(rungs.middle, 2 * highest, 1))), 64) if 2**j < rungs.top
         ]

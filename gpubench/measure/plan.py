@@ -85,9 +85,9 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed. Parts of calls in place never are. They are
-        timed for cases that copy at each call, are streamed or split. If a device has no case that copies at
-        each call, they are timed for all of its cases."""
+        """Return whether the parts of the case's calls are timed. They are never timed for calls in place. They
+        are timed for cases that copy at each call, are streamed or split. If a device has no case that copies
+        at each call, they are timed for all its other cases."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -123,8 +123,8 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder, or one of common multiples of the shape's params if the shape forbids one of its
-        sizes."""
+        """The op's ladder. If the shape forbids one of its sizes, a ladder of common multiples of the shape's
+        params instead, if there is one."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
@@ -170,11 +170,11 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
     skips: list[Skip] = []
     for target in constraints.targets:
         for case in filter(constraints.keep, _cases(series, params, target, constraints)):  # None keeps all
-            skip = _refusal(series.op, case, target, constraints)
-            if skip is None:
+            refusal = _refusal(series.op, case, target, constraints)
+            if refusal is None:
                 cases.append(case)
             else:
-                skips.append(skip)
+                skips.append(refusal)
     return Workload(series.op, params, series.dtype, tuple(cases), tuple(skips))
 
 
@@ -242,7 +242,7 @@ def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
     exchange, ranks = series.op.collective, len(group_ranks(target.device.id))
     if exchange is None or ranks == 0 or series.shape.get("ranks") != ranks:
         return False
-    # Unless it is about pairs, the first group of so many ranks stands for the others.
+    # Of the groups with equally many ranks, the first stands for the others, unless the collective is pairwise.
     same = (t.device.id for t in constraints.targets if len(group_ranks(t.device.id)) == ranks)
     return exchange.pairwise or target.device.id == next(same)
 
@@ -282,15 +282,15 @@ def variants(op: Op) -> set[str]:
 def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Skip | None:
     unfit = op.fits(case.params)
     if isinstance(unfit, Defect):
-        return _skip(case, "bad-plugin", f"{op.name}: {unfit}", hint=REASONS["bad-plugin"].remedy)
+        return skip(case, "bad-plugin", f"{op.name}: {unfit}", hint=REASONS["bad-plugin"].remedy)
     if unfit is not None:
-        return _skip(case, "shape", unfit, hint=REASONS["shape"].remedy)
+        return skip(case, "shape", unfit, hint=REASONS["shape"].remedy)
     if case.dtype not in op.dtypes:
-        return _skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
+        return skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
     if op.only and case.backend not in op.only:
-        return _skip(case, "no-implementation", f"{op.name} is declared for {', '.join(op.only)} alone")
+        return skip(case, "no-implementation", f"{op.name} is declared for {', '.join(op.only)} alone")
     if case.memory and (why := _stays_off_host(op, target.device)):
-        return _skip(case, "not-in-place", why, hint=REASONS["not-in-place"].remedy)
+        return skip(case, "not-in-place", why, hint=REASONS["not-in-place"].remedy)
     return (
         _no_kernel(op, case, target)
         or _too_slow(op, case, constraints.settings)
@@ -301,29 +301,29 @@ def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Sk
 def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
     if op.overhead is not None:
         why = "the CPU has no launch, no transfer and no memory of its own"
-        return _skip(case, "no-implementation", why) if target.device.kind == "cpu" else None
+        return skip(case, "no-implementation", why) if target.device.kind == "cpu" else None
     if op.host is not None and target.device.kind != "cpu":
-        return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
+        return skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
     if case.regime == STREAMED and op.stages:
-        return _skip(
+        return skip(
             case, "no-streams", f"the stages of {op.name} share memory: its calls run one after the other"
         )
     if case.implementation not in target.implementations:
-        return _skip(case, "no-implementation", f"{case.backend} has no {case.implementation} implementation")
+        return skip(case, "no-implementation", f"{case.backend} has no {case.implementation} implementation")
     if case.backend in SEVERAL:
         if case.regime == STREAMED:
-            return _skip(case, "no-streams", f"{case.device_id} is several devices, each with calls of its own")
+            return skip(case, "no-streams", f"{case.device_id} is several devices, each with calls of its own")
         return _no_split(op, case)
     if case.implementation == "library":
         return None
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     if kernel is None:
         name = case.variant or "tuned"
-        return _skip(
+        return skip(
             case, "no-implementation", f"{op.name} has no {name} kernel for {case.dtype} on {case.backend}"
         )
     if kernel.repeats_library(case.regime):
-        return _skip(case, "no-implementation", f"the best {op.name} on {case.backend} is the library call")
+        return skip(case, "no-implementation", f"the best {op.name} on {case.backend} is the library call")
     return None
 
 
@@ -331,7 +331,7 @@ def _no_split(op: Op, case: Case) -> Skip | None:
     """Return a Skip if the op cannot be divided for this case, otherwise None."""
     # Stages are assigned to two sides, and a training is averaged over a group: neither is divided.
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
-    return None if why is None else _skip(case, "no-split", why)
+    return None if why is None else skip(case, "no-split", why)
 
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
@@ -347,7 +347,7 @@ def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
         f"{case.backend} has no fast {op.name} in {case.dtype}: one launch takes {seconds:.1f} s or more,"
         f" {launches} do not fit {settings.case_timeout_s:g} s"
     )
-    return _skip(case, "too-slow", detail, hint=REASONS["too-slow"].remedy)
+    return skip(case, "too-slow", detail, hint=REASONS["too-slow"].remedy)
 
 
 def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
@@ -367,8 +367,8 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
     return _fits(op, case, on_host, on_device, device, host_bytes)
 
 
-# Sets of inputs and outputs of a pipeline: one for each of its stages, and two where memory holds no more. Beside the
-# page-locked ones the host has what they were drawn into, and staging memory.
+# Sets of inputs and outputs of a pipeline: one for each of its stages, or two if memory holds no more. The host
+# has three copies of each set: page-locked arrays, the arrays that were drawn, and staging memory.
 MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
@@ -401,7 +401,7 @@ def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     on_host_alone = sum(operand.bytes(params, dtype) for operand in op.inputs if operand.role == "host")
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
     on_host = operands + on_host_alone + 3 * operands * 8 // ITEMSIZE[dtype]
-    # On the device, transfer-always takes a second set of buffers beside the resident one, of all but what stays.
+    # In transfer-always the device has a second set of buffers, except of the operands that stay.
     staying = (operand for operand in op.inputs if not operand.travels and operand.role != "host")
     return on_host, 2 * operands - sum(operand.bytes(params, dtype) for operand in staying)
 
@@ -416,11 +416,11 @@ def _fits(
         if available is not None and needed > share * available:
             limit = f"more than {share * 100:.0f} % of the {format_bytes(available)} of {what}"
             detail = f"needs about {format_bytes(needed)}, {limit}"
-            return _skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
+            return skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
     return None
 
 
-def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> Skip:
+def skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> Skip:
     return Skip(id=case.id, case=case, reason=reason, detail=detail, hint=hint)
 
 
@@ -476,7 +476,8 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
     """Return each op in each selected dtype and shape, as series. An overhead has the dtypes that it declares.
-    A user's function has the selected ones that it declares, or all of them if it declares none of these."""
+    A user's function has the selected dtypes that it declares, or all selected dtypes if it declares none of
+    them."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
@@ -510,12 +511,12 @@ class Purpose(msgspec.Struct, frozen=True):
 
     phase: Phase = "main"  # stored with each block
     samples: int | None = None  # number of samples of each case; None: not limited by their number
-    blocks: int | None = None  # number of blocks of each case in this session; None: likewise
+    blocks: int | None = None  # number of blocks of each case in this session; None: not limited
 
 
 MAIN = Purpose()
-# BLOCKS: a size that the user named within a budget. ONE_BLOCK: a size that a search chose, which needs more
-# sizes.
+# BLOCKS: a size that the user named within a budget. ONE_BLOCK: a size that a search chose, for which more
+# sizes tell more than more blocks.
 BLOCKS, ONE_BLOCK = Purpose(blocks=4), Purpose(blocks=1)
 
 

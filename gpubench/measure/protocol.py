@@ -125,8 +125,8 @@ class Load(WorkerRequest, frozen=True):
 
 class Build(WorkerRequest, frozen=True):
     """Build the launch of a case and check its output, while other workers may do the same. The worker replies
-    Undecided if trials must choose the kernel first. It builds no split, and leaves errors of the case to
-    `Prepare`."""
+    Undecided if trials must choose the kernel first. A split is not built, and errors of the case are reported
+    by `Prepare`."""
 
     case: Case  # the case to build
 
@@ -145,14 +145,14 @@ class Prepare(WorkerRequest, frozen=True):
     case: Case  # the case to prepare
     session: int  # the index of the session
     repeat: int | None = None  # the launches per sample, as a Block stores them; None if they are not settled
-    hot_repeat: int | None = None  # likewise for samples on the device's clock; None also if it is not read
+    hot_repeat: int | None = None  # the launches per sample on the device's clock; None also if it is not read
     part_samples: int = PART_SAMPLES  # the number of times that each part of a call is timed
     time_it: bool = True  # whether samples will follow
     device_clock: bool = True  # whether the device's own clock is read, too
     # The GPU's share of a split case, or the stage assignment of a workload. None keeps the current one.
     split: float | str | None = None
-    # Seconds of a launch, predicted from other sizes; None: not predicted. The first block takes its launches per
-    # sample from this and corrects them.
+    # Seconds of a launch, predicted from other sizes; None: not predicted. The first block takes its launches
+    # per sample from this and corrects them.
     expected_s: float | None = None
 
 
@@ -192,8 +192,7 @@ class Finish(WorkerRequest, frozen=True):
     case with the same launch passed since the last sample, only the inputs are checked."""
 
     case_id: str  # the case
-    # A user's function is also checked with other values, unless this would take more seconds than this. None:
-    # no limit.
+    # The most seconds for checking a user's function with other values, too. None: no limit.
     limit_s: float | None = None
 
 

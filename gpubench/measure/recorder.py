@@ -52,16 +52,14 @@ Save = Callable[[Run], None]
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
-class Progress:
-    """The numbers of cases begun (`number`), finished and planned (`cases`), and of planned sessions.
-    `remaining` returns the seconds left, or None if they are unknown."""
+class Progress(msgspec.Struct):
+    """How far a run has come."""
 
-    def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
-        self.number = 0
-        self.finished = 0
-        self.cases = cases
-        self.sessions = sessions
-        self.remaining = remaining
+    cases: int  # the number of planned cases
+    sessions: int  # the number of planned sessions
+    remaining: Callable[[], float | None]  # returns the seconds left; None: unknown
+    number: int = 0  # the number of cases begun
+    finished: int = 0  # the number of cases finished
 
 
 class Recorder:
@@ -260,7 +258,7 @@ def _git() -> Git | None:
         commit, branch = ask("rev-parse", "HEAD", "--abbrev-ref", "HEAD").split()
         return Git(
             commit=commit,
-            branch=branch,
+            branch=None if branch == "HEAD" else branch,  # HEAD: no branch is checked out
             dirty=bool(ask("status", "--porcelain", "--untracked-files=no")),
             commit_time=ask("show", "-s", "--format=%cI", "HEAD"),
         )

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from gpubench.base import processes, units
 from gpubench.base.errors import ExitCode, GpubenchError
-from gpubench.base.messages import WARNINGS
 from gpubench.curves.stats import median
 from gpubench.measure import monitor
 from gpubench.measure.budget import SEARCH_SHARE, SHARE_BESIDE_OVERHEADS, START_SHARE, Budget
@@ -55,6 +54,7 @@ from gpubench.result.run import (
     Run,
     RunWarning,
     SessionRecord,
+    warning,
 )
 
 # Choosing kernels is reported if it took at least this long.
@@ -274,8 +274,8 @@ class Runner:
         """Open every device, and build the workloads in `first` while the last ones open."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
         # Before any GPU is opened: our own workers would be listed among its users.
-        for warning in monitor.warn_of_users(pool.monitor.users(), index):
-            warn_once(self.recorder, self.sink, warning)
+        for users in monitor.warn_of_users(pool.monitor.users(), index):
+            warn_once(self.recorder, self.sink, users)
         self._scratch.serve({item.series.key for item in first})
         pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds), self._budget)
 
@@ -292,23 +292,20 @@ class Runner:
 
     def _warn_telemetry(self, pool: WorkerPool) -> None:
         """Warn, once per run, of devices whose clocks cannot be read."""
-        warning = monitor.warning(pool.monitor.absent())
-        if warning is not None and all(other.code != warning.code for other in self.recorder.run.warnings):
-            self.recorder.warn(warning)
+        absent = monitor.warn_of_absent(pool.monitor.absent())
+        if absent is not None and all(other.code != absent.code for other in self.recorder.run.warnings):
+            self.recorder.warn(absent)
 
     def _tell_once(self) -> None:
         """Report the time of work that only the first run on a machine does, if it is long enough."""
-        if self._budget.counted_once_s < WORTH_A_WORD_S or self._begun > 1:
+        if self._budget.uncounted_s < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
             f"{self._budget.once_s:.0f} s of this run went to compiling, and to choosing kernels and numbers of threads"
             " for this machine"
         )
-        warning = RunWarning(
-            code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,
-            data={"seconds": round(self._budget.once_s, 1)},
-        )  # fmt: skip
-        warn_once(self.recorder, self.sink, warning)
+        data = {"seconds": round(self._budget.once_s, 1)}
+        warn_once(self.recorder, self.sink, warning("chosen-once", message, severity="info", data=data))
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
         """Measure each disturbed session in `busy` again while there is time, and count only its least
@@ -354,8 +351,8 @@ class Runner:
         )
 
     def _warn_budget(self, message: str) -> None:
-        warning = RunWarning(code="budget", message=message, hint="raise --budget or choose fewer --ops")
-        warn_once(self.recorder, self.sink, warning)
+        hint = "raise --budget or choose fewer --ops"
+        warn_once(self.recorder, self.sink, warning("budget", message, hint))
 
 
 class StepRun:
@@ -491,10 +488,8 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
 def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
     """Return the warning that a worker died before its cases were prepared and was replaced; `detail` says
     how."""
-    return RunWarning(
-        code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
-        hint=WARNINGS["worker-restarted"].remedy,
-    )  # fmt: skip
+    message = f"{device_id}: {detail}; a fresh worker goes on"
+    return warning("worker-restarted", message, session=session)
 
 
 # ---------------------------------------------------------------- two sides of a case

@@ -110,11 +110,8 @@ class Schedule:
         self._progress = progress
         self._cpu = {t.device.id for t in spec.constraints.targets if t.device.kind == "cpu"}
         self.plan: list[Workload] = []
-        resume = spec.resume
-        if resume is not None:
-            self._announce(resume.workloads)
-        else:
-            self._announce(plan_workloads(spec) if spec.check_only else expand(spec.ops, spec.constraints))
+        is_fixed = spec.check_only or spec.resume is not None
+        self._announce(plan_workloads(spec) if is_fixed else expand(spec.ops, spec.constraints))
 
     @property
     def count(self) -> int:
@@ -134,7 +131,7 @@ class Schedule:
         if self._spec.settings.budget_s is None:
             yield from _each(plain if self._spec.check_only else self._shuffle(plain, index))
         else:
-            # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
+            # The budget pays first for all sizes, from small to large, and then for precision in later sessions.
             for step in _each(sorted(plain, key=lambda item: item.series.work(item.n))):
                 yield step._replace(purpose=BLOCKS)
         if self._spec.searches:
@@ -172,8 +169,8 @@ class Schedule:
     def _splits(self, search: Passes) -> Iterator[Step]:
         """Yield the steps for splits, at sizes where both sides are about as fast, and for device groups."""
         for curve in open_curves(self._spec):
-            workloads = worth_trying(curve, search.rows(curve), self._cpu, self._spec.constraints)
-            workloads = [*workloads, *on_groups(curve, search.rows(curve), self._spec.constraints)]
+            workloads = worth_trying(curve, search.points.rows(curve), self._cpu, self._spec.constraints)
+            workloads = [*workloads, *on_groups(curve, search.points.rows(curve), self._spec.constraints)]
             if workloads:
                 self._announce(workloads)
                 yield from _each(workloads)
@@ -276,8 +273,8 @@ def resume_plan(
     run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
 ) -> tuple[Run, Resume]:
     """Return the run without the unfinished work of an interrupted session, and the plan of what is missing.
-    `sessions` is the number of sessions to add. None means the missing sessions of the run, or those of one
-    call of the program if none is missing."""
+    `sessions` is the number of sessions to add. None means the sessions that the run lacks, or as many as its
+    settings say if it is complete."""
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(is_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
     finished = _finished_sessions(run)
@@ -353,12 +350,8 @@ def _drop_last_session(run: Run) -> Run:
         if isinstance(outcome, Measurement) and _is_of_plan(outcome) and not _has_enough(outcome, last, least)
     }
     outcomes = [_without_last(outcome, last, unfinished) for outcome in run.outcomes]
-    remains = any(
-        block.session == last
-        for outcome in outcomes
-        if isinstance(outcome, Measurement)
-        for block in outcome.blocks
-    )
+    measurements = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
+    remains = any(block.session == last for outcome in measurements for block in outcome.blocks)
     sessions = [
         replace(session, superseded=True) if session.index == last and not remains else session
         for session in run.sessions

@@ -250,8 +250,8 @@ class WorkerPool:
     the session."""
 
     def __init__(
-        self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
-        machine: Machine | None = None, spares: Spares | None = None,
+        self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device],
+        machine: Machine, spares: Spares | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._gone = gone
@@ -269,7 +269,6 @@ class WorkerPool:
         self.records: list[WorkerRecord] = []
         self.clocks: dict[str, DeviceClock] = {}
         self._peaks: list[Peak] = []
-        machine = machine or Machine()
         usable = machine.memory.usable_bytes.value
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
         self._opening = protocol.Open(
@@ -305,8 +304,7 @@ class WorkerPool:
         """Ask workers to open these devices, without waiting. `selection` names the ops and dtypes that will be
         measured on them."""
         if selection is not None and "tuned" in selection.implementations:
-            opening = replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
-            self._opening = opening
+            self._opening = replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
         for device_id in device_ids:
             if device_id not in self._gone and device_id not in self._starting:
                 with contextlib.suppress(WorkerGone):  # tried again, and counted, where it is waited for
@@ -396,7 +394,7 @@ class WorkerPool:
         loaded = time.monotonic()
         undecided = self._build(every, patience)
         built = time.monotonic()
-        if first:  # its inputs compile nothing
+        if first:  # the time of making inputs is none of compiling
             ops, firsts = kernels.own(), [case for cases in workloads for case, *_ in [*cases.values()][:1]]
             began += sum(ops[case.op].inputs_s(case.params) for case in firsts if case.op in ops)
             budget.once_s += max(0.0, built - began)
@@ -438,7 +436,7 @@ class WorkerPool:
         return undecided
 
     def _ask_all(
-        self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget = ENDLESS
+        self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget
     ) -> dict[str, list[protocol.Reply]]:
         """Send the requests to the workers, and return the replies by device."""
         replies: dict[str, list[protocol.Reply]] = {}
@@ -468,7 +466,7 @@ class WorkerPool:
         if worker is not None:
             worker.kill()
 
-    def reallocate(self, device_ids: Collection[str], budget: Budget = ENDLESS) -> None:
+    def reallocate(self, device_ids: Collection[str], budget: Budget) -> None:
         """Have the workers of these devices use newly allocated memory from now on."""
         requests = {
             device_id: [protocol.Reallocate(id=worker.next_id)]
@@ -536,7 +534,7 @@ class WorkerPool:
         except WorkerGone as gone:
             del self._starting[device_id]
             worker.kill()
-            # One that imported ahead left no word of what it died of: that is no start of the device yet.
+            # A spare may have died in its import, which is no failed start of the device.
             if ahead and gone.reason == "worker-crashed":
                 return self._start(device_id)
             raise

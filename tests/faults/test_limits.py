@@ -13,6 +13,7 @@ from gpubench.base.errors import NO_TASKS
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import DeviceGone, Spares, Worker, WorkerGone, WorkerPool
+from gpubench.result.machine import Machine
 from gpubench.result.run import Settings
 
 EAGAIN = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -55,7 +56,7 @@ def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path):
     assert [answer.provider.status for answer in answers] == ["crashed"] * 2
     assert all(NO_TASKS in (answer.provider.hint or "") for answer in answers)
     Spares().keep_ahead(["numpy"], 2, 2, None)  # spares are no need
-    pool = WorkerPool(Settings(), tmp_path, {})
+    pool = WorkerPool(Settings(), tmp_path, {}, (), Machine())
     pool.open_all(["numpy:0"])
     with pytest.raises(DeviceGone, match="starts no more processes"):
         pool.worker("numpy:0")

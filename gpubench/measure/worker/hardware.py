@@ -36,14 +36,13 @@ from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape
 from gpubench.measure import protocol
 from gpubench.measure.protocol import PeakRequest
-from gpubench.measure.worker.timer import Timed, device_seconds, wall_s
+from gpubench.measure.worker.timer import Timed, device_seconds, waited_s, wall_s
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.measure.worker_pool import Worker
-from gpubench.result.case import Case
+from gpubench.result.case import IMPLEMENTATIONS, Case
 from gpubench.result.machine import WRITE_ALLOCATE
 from gpubench.result.run import Check, Peak, Staging
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
 # Two arrays of this size are more than four times the last-level cache of nearly any GPU so far.
 ARRAY_BYTES = 128 << 20
@@ -62,30 +61,27 @@ FARTHEST = 64  # most times by which the number of rounds grows at once
 Rate = TypeVar("Rate")
 
 
-class _NoPeak(Exception):
-    """Error: a peak could not be measured, for the reason in its text."""
-
-
 def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
     """Return the requested peaks, each with its rate or with the reason why it has none."""
     if isinstance(session, KnownPeaks):
         return session.peaks(memory=request.memory, compute=request.compute, link=request.link)
     peaks: list[Peak] = []
+    device_id = session.device.id
     if request.memory:
         rate, why = _try(lambda: _memory_rate(session, request))
-        peaks.append(Peak(device_id=session.device.id, bytes_per_s=rate, reason=why))
+        peaks.append(Peak(device_id=device_id, bytes_per_s=rate, reason=why))
     for dtype in request.compute:
         own = isinstance(
             session, MultiplyAdds
         )  # it tells nothing of units that another backend's kernels may use
         rate, why = _try(partial(_chain_rate if own else _matmul_rate, session, dtype, request))
-        peaks.append(Peak(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why))
+        peaks.append(Peak(device_id=device_id, dtype=dtype, flops_per_s=rate, own=own, reason=why))
     if request.link:
         both, why = _try(lambda: _link_rates(session, request))
         upload, download = both or (None, None)
         peaks.append(
             Peak(
-                device_id=session.device.id,
+                device_id=device_id,
                 upload_bytes_per_s=upload,
                 download_bytes_per_s=download,
                 reason=why,
@@ -97,8 +93,6 @@ def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
 def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
     try:
         return rate(), None
-    except _NoPeak as why:
-        return None, str(why)
     except BackendError as error:
         return None, error.detail
     except MemoryError:
@@ -109,7 +103,7 @@ def _memory_rate(session: Session, request: PeakRequest) -> float:
     """Return the rate of memory in bytes/s."""
     size = max(ARRAY_BYTES, 2 * request.cache_bytes)
     if 4 * size > request.memory_bytes:
-        raise _NoPeak(f"arrays of {size} bytes take too much of the memory")
+        raise BackendError(f"arrays of {size} bytes take too much of the memory")
     if session.device.kind == "cpu":  # it reads each cache line before it writes it
         return WRITE_ALLOCATE * _stream(session, "copy", size)
     # Reading alone may be faster than copying.
@@ -123,7 +117,7 @@ def _stream(session: Session, name: str, size: int) -> float:
         seconds = trial.seconds()
         right = is_copy if name == "copy" else is_dot
         if not right(trial.answer(), *trial.hosts):
-            raise _NoPeak(f"the result of {name} is wrong")
+            raise BackendError(f"the result of {name} is wrong")
     finally:
         trial.release()
     return trial.bytes / seconds
@@ -132,10 +126,10 @@ def _stream(session: Session, name: str, size: int) -> float:
 def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
     """Return the rates in bytes/s to the device and back, each from the best of TIMINGS transfers."""
     if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
-        raise _NoPeak(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
+        raise BackendError(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
     if way.staging != "pinned":
-        raise _NoPeak("the host copies each transfer once more: its rate is not the link's")
+        raise BackendError("the host copies each transfer once more: its rate is not the link's")
     shape = (LINK_ARRAY_BYTES // ITEMSIZE["float32"],)
     there, back = (session.host_array(shape, "float32", "tuned") for _ in range(2))
     there[...], back[...] = pattern(shape, "float32", 0), 0
@@ -151,7 +145,7 @@ def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
         sent = min(seconds(lambda: way.upload(buffer, there)) for _ in range(TIMINGS))
         fetched = min(seconds(lambda: way.download(buffer, back)) for _ in range(TIMINGS))
         if not is_copy(back, there):
-            raise _NoPeak("what came back is not what was sent")
+            raise BackendError("what came back is not what was sent")
     finally:
         session.free(buffer)
     return there.nbytes / sent, there.nbytes / fetched
@@ -163,7 +157,7 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
     began = best = 0.0
     while True:
         if 4 * 3 * side * side * ITEMSIZE[dtype] > request.memory_bytes:
-            raise _NoPeak(f"the rate still rose when a matmul of {side} took too much of the memory")
+            raise BackendError(f"the rate still rose when a matmul of {side} took too much of the memory")
         if not best:  # a library's first call sets it up, which tells nothing of how long the next ones take
             _Trial(session, "matmul", dtype, side).release()
             began = time.perf_counter()
@@ -174,7 +168,7 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
             if rate < best * (1 + RISE):
                 a, b = trial.hosts
                 if not is_product(a, b, trial.answer(), dtype):
-                    raise _NoPeak("the product is wrong")
+                    raise BackendError("the product is wrong")
                 return max(rate, best)
         finally:
             trial.release()
@@ -182,7 +176,7 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
         now = time.perf_counter()
         # Eight times the arithmetic, four times the data: between the two the next one will take.
         if side > LAST_SIDE or now - began + 6 * (now - started) > request.limit_s:
-            raise _NoPeak(f"the rate still rose at n = {side // 2} when the time for it was over")
+            raise BackendError(f"the rate still rose at n = {side // 2} when the time for it was over")
 
 
 def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
@@ -201,13 +195,13 @@ def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
                 timings = max(TIMINGS, min(MOST_TIMINGS, round(RAMP_S / once)))
                 best = min(launch_seconds(session, launch, 1) for _ in range(timings))
                 if not is_copy(_answer(session, launch, (THREADS,), "float32"), chain_sums()):
-                    raise _NoPeak("the multiply-adds are wrong")
+                    raise BackendError("the multiply-adds are wrong")
                 return chain_flops(rounds) / best
         finally:
             session.free(launch.output)
         # Straight to a launch that lasts; a first one of almost nothing but its own start predicts too little.
         rounds = math.ceil(rounds * min(FARTHEST, max(2.0, 1.5 * TIMED_S / once)))
-    raise _NoPeak("the time for it was over before a launch of multiply-adds lasted a millisecond")
+    raise BackendError("the time for it was over before a launch of multiply-adds lasted a millisecond")
 
 
 class _Trial:
@@ -267,9 +261,10 @@ def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Arr
 
 
 def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
-    """Return a case of the first implementation that the device supports, or raise _NoPeak."""
+    """Return a case of the tuned implementation if the device supports it, else of the library's. Raises
+    BackendError if it supports neither."""
     refusal: BackendError | None = None
-    for implementation in IMPLEMENTATIONS:
+    for implementation in reversed(IMPLEMENTATIONS):
         case = Case(
             op.name, op.group, params, dtype, implementation, session.device.resident_regime, session.device.id
         )
@@ -277,9 +272,10 @@ def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> 
         if refusal is None:
             kernel = op.kernel(case.backend, dtype) if implementation == "tuned" else None
             if op.name == "matmul" and kernel is not None and kernel.candidates is not None:
-                raise _NoPeak(f"the best {op.name} of this device is found by trials at each size")
+                raise BackendError(f"the best {op.name} of this device is found by trials at each size")
             return case
-    raise _NoPeak(refusal.detail if refusal is not None else "no implementation of it runs here")
+    assert refusal is not None
+    raise refusal
 
 
 # ---------------------------------------------------------------- the calls of a session
@@ -306,7 +302,7 @@ class OverheadTimer(Timed):
         self._buffer: Buffer = None
         self._host: Array = None
         self._host_output: Array = None
-        # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
+        # A new process warms up nothing but the disk's cache. Each is one sample, which takes seconds.
         self.single = self._call == "open"
         fresh = session if isinstance(session, FreshMemory) else None
         self._fresh = fresh if case.implementation == "library" else None
@@ -340,7 +336,7 @@ class OverheadTimer(Timed):
                 self._memory.give_back(buffer)
         elif not self._opened_once:
             self.seconds(1)
-            self._opened_once = self._call == "open"
+            self._opened_once = self.single
         return Check(ok=True, max_error=0.0, limit=0.0, scale="value")
 
     def release(self) -> None:
@@ -377,12 +373,7 @@ class OverheadTimer(Timed):
         return total / repeat
 
     def _roundtrip(self, repeat: int) -> float:
-        session, empty = self.session, self._empty
-        start = session.clock()
-        for _ in range(repeat):
-            session.run(empty)
-            session.sync()
-        return (session.clock() - start) / repeat
+        return waited_s(self.session, self._empty, repeat)
 
     def _sync(self, repeat: int) -> float:
         session = self.session

@@ -162,7 +162,7 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
                 f"the backend {request.backend} lists {device.id!r} of {device.backend!r} as a device of its own",
                 hint=f"a device of it has an id that begins with {request.backend}: and holds no blank",
             )
-    # Of a composed device the other one's backend has the clock.
+    # The clock of a composed device is that of its inner device.
     scripted = [
         d.id for d in devices if gpubench.backends.load(gpubench.backends.names_of(d.id)[-1]).scripted_time
     ]

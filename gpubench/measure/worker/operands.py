@@ -290,14 +290,13 @@ _WEIGHTS_SHARE, _WEIGHTS_BYTES = 0.05, 128 * 2**20
 Key = tuple[Any, ...]
 
 
-class Weight:
+class Weight(msgspec.Struct):
     """A weight on the host. Once an op has borrowed it, it is on the device, too."""
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        self.buffer: Buffer = None
-        self.load_s: float | None = None
-        self.readers = 0
+    array: Array  # the weight on the host
+    buffer: Buffer = None  # the weight on the device; None before the first loan
+    load_s: float | None = None  # the seconds of its upload; None before that
+    readers: int = 0  # the number of borrowers
 
 
 class Weights:

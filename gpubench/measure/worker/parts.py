@@ -85,7 +85,7 @@ def add_parts(parts: Times, call: dict[str, float]) -> None:
 
 def parts_of_call(timer: Timer) -> dict[str, float]:
     """Return the seconds of each part of one `transfer-always` call, by the name of its field in `Parts`. The
-    device is waited for before and after each step. The wait at the end of the upload is not part of it."""
+    device is waited for before and after each step. The wait at the end of the upload is subtracted."""
     # The steps follow each other as in a real call. One that is timed alone takes longer, as the interpreter
     # has waited for the device, and the caches hold other data.
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers

@@ -39,15 +39,15 @@ QUEUED_LAUNCHES = 128
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
-# A block that begins with a sample shorter than this share of what it should last raises the count and begins anew: no
-# size predicted it, or the prediction was off. The first such samples may be slow. A count that was settled is left
-# alone for longer, since all sessions use the same: it may have been found while the machine was busy.
+# If the first sample of a block lasts less than TOO_SHORT of its target, the repeat count is raised and the
+# block begins anew, at most MOST_RAISES times. A settled count is raised only if the sample lasts less than
+# FAR_TOO_SHORT, because all sessions use the same count.
 TOO_SHORT, FAR_TOO_SHORT, MOST_RAISES = 0.5, 0.2, 6
 # The launch before the samples is at most this many times slower than later ones. So a predicted count that
 # would need longer is too high.
 SLOW = 10
-# Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case. Between its
-# samples, because a machine is not the same a second later.
+# Samples of each kind on the device clock in a block. They explain the wall time and do not stop the case. They
+# are taken between its other samples, because a machine is not the same a second later.
 DEVICE_SAMPLES = 1
 
 
@@ -121,7 +121,7 @@ class Timer(Timed):
         self._input_memory = [(i, self._memory(op.inputs[i])) for i in self.sent]
         self._output_memory = [] if self._fresh else [self._memory(operand) for operand in op.outputs]
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
-        # Outputs that stay on the device where the others come from the pool, and what the last call left in them.
+        # Outputs that stay on the device while the others come from the pool, and the last call's output.
         self._staying: dict[int, Buffer] = {}
         self._left: Buffer = None
 
@@ -212,12 +212,7 @@ class Timer(Timed):
         return wall_s(self.session, self.launch, repeat) / repeat
 
     def _sample_with_wait(self, repeat: int) -> float:
-        run, sync, launch, clock = self.session.run, self.session.sync, self.launch, self.session.clock
-        start = clock()
-        for _ in range(repeat):
-            run(launch)
-            sync()
-        return (clock() - start) / repeat
+        return waited_s(self.session, self.launch, repeat)
 
     def _in_place(self, repeat: int) -> float:
         """Time calls that compute in the host's memory, until the host can read the result."""
@@ -276,8 +271,8 @@ class Timer(Timed):
         return seconds
 
     def verify(self) -> None:
-        """Check the results of this case. Data that stays on the device is checked first as the last launch left
-        it. Then one more sample writes over sentinels, and its output is checked. Raises Wrong."""
+        """Check the results of this case. Data that stays on the device is checked first as the last launch
+        left it. Then one more sample writes over sentinels, and its output is checked. Raises Wrong."""
         resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)
@@ -373,10 +368,10 @@ def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
     return (min(steps) if steps else 0.0), (readings[-1] - readings[0]) / (count - 1)
 
 
-def measure_overhead(session: Session, times: int = 100) -> list[float]:
-    """Return `times` measurements of an empty launch with its wait, in seconds, after a short warm-up."""
+def measure_overhead(session: Session) -> list[float]:
+    """Return the seconds of 100 empty launches, each with its wait, after ten that do not count."""
     empty = session.empty_launch()
-    return [wall_s(session, empty, 1) for _ in range(times + 10)][10:]
+    return [wall_s(session, empty, 1) for _ in range(110)][10:]
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
@@ -471,9 +466,9 @@ def sample_block(
                 timer.read_device(hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
             if time.perf_counter() - began > request.limit_s:
                 break
-        # Neighbours in time of the samples that they are compared with.
+        # Right after the samples with which they are compared.
         beside_s = {name: seconds() for name, seconds in timer.sides.items()}
-        # Of a call so long, the steps of every second block do.
+        # For long calls, the steps of every second block are enough.
         if isinstance(timer, Timer) and timer.steps and (wall[-1] < IN_TURNS_S or not request.round % 2):
             of_calls = {**timer.steps, **parts.fenced_launch(timer)}
     block = Block(
@@ -584,6 +579,16 @@ def device_seconds(session: Session, launch: Launch, repeat: int, *, cold: bool 
     """Return the seconds of `repeat` launches on the device's own clock, with flushed caches if `cold` is true.
     Returns None if it has no clock, or if the clock failed this time."""
     return session.time(launch, repeat, cold=cold) if isinstance(session, LaunchClock) else None
+
+
+def waited_s(session: Session, launch: Launch, repeat: int) -> float:
+    """Return the wall seconds per launch of `repeat` launches with a wait after each."""
+    run, sync, clock = session.run, session.sync, session.clock
+    start = clock()
+    for _ in range(repeat):
+        run(launch)
+        sync()
+    return (clock() - start) / repeat
 
 
 def wall_s(session: Session, launch: Launch, repeat: int) -> float:

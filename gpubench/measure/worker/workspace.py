@@ -333,7 +333,7 @@ class Workspace:
                 self.output(case)
         finally:
             self._overwrite_inputs(self.inputs)
-            self.restore_inputs()  # where whole words were written, also of the element behind an odd half
+            self.restore_inputs()  # an odd number of halves was written in whole words
             self.session.forget()
         return times[0]
 

@@ -178,8 +178,8 @@ def test_a_gpu_that_no_driver_knows_is_read_by_its_backend_or_not_at_all(asked):
 
 
 def test_one_warning_for_all_of_them_and_columns_count_time_from_the_session():
-    assert monitor.warning({}) is None
-    found = monitor.warning({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
+    assert monitor.warn_of_absent({}) is None
+    found = monitor.warn_of_absent({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
     assert (found.code, found.severity) == ("no-telemetry", "info")
     assert "cupy:0, wgpu:0, wgpu:1 cannot be read: a; b" in found.message
     readings = [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)]

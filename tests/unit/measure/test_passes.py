@@ -51,14 +51,14 @@ def test_the_beginning_is_the_first_step_of_all_ops():
 def test_curves_follow_what_was_measured_since():
     simulation = Simulation(["add", "relu"]).run(most=2)
     passes, add = simulation.passes, simulation.series[0]
-    before, sizes = passes.points.fit(add), len(passes.rows(add))
+    before, sizes = passes.points.fit(add), len(passes.points.rows(add))
     assert {name[0] for name in before} == {CPU, GPU}
     assert passes.points.fit(add) is before
     for _, step in zip(range(4), passes.steps(), strict=False):
         simulation.measure(step)
-    assert len(passes.rows(add)) > sizes
+    assert len(passes.points.rows(add)) > sizes
     assert passes.points.fit(add) is not before
-    assert set(passes.points.times(add)[BASE]) == set(passes.rows(add))
+    assert set(passes.points.times(add)[BASE]) == set(passes.points.rows(add))
 
 
 def test_sizes_of_the_grid_are_a_quarter_of_an_octave_apart_and_whole_granules():

@@ -108,7 +108,7 @@ class Broken:
     (Broken(), "it fell over"), (Broken(protocol.Refused(id=7, reason="out-of-memory", detail="too big")), "too big"),
 ])  # fmt: skip
 def test_a_device_that_breaks_over_its_peaks_is_measured_without(tmp_path, worker, reason):
-    pool = WorkerPool(Settings(), tmp_path, {})
+    pool = WorkerPool(Settings(), tmp_path, {}, (), Machine())
     pool.workers["cupy:0"] = worker
     asked = PeakRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)
     pool.measure_peaks({"cupy:0": asked})

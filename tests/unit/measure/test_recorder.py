@@ -29,8 +29,7 @@ DEVICE = results.Device(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def outside_of_a_checkout(tmp_path_factory):
-    """Asking git of the checkout takes longer than all else here."""
+def outside_of_a_checkout(tmp_path_factory):  # asking git of the checkout takes longer than all else here
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("nowhere"))
         yield
@@ -101,12 +100,13 @@ def test_the_ci_is_named(environ, provider):
     assert (ci.provider if ci else None) == provider
 
 
-def test_outside_of_a_checkout_there_is_no_git(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+def test_outside_of_a_checkout_there_is_no_git_and_no_branch_beside_one(monkeypatch):
+    git = type("", (), {"status": 0, "output": "0a HEAD"})
     assert document().environment.git is None
     monkeypatch.setenv("PATH", "")
     assert document().environment.git is None
+    monkeypatch.setattr("gpubench.base.processes.run", lambda *_: git)
+    assert document().environment.git.branch is None
 
 
 @given(st.dictionaries(names, names, max_size=6), st.randoms())

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpubench.detect.facts import make_fact
 from gpubench.measure import protocol, worker_pool
-from gpubench.measure.budget import LAST_S, Budget
+from gpubench.measure.budget import ENDLESS, LAST_S, Budget
 from gpubench.measure.worker_pool import DeviceGone, WorkerGone, WorkerPool
 from gpubench.result.case import FUNCTIONS
 from gpubench.result.machine import Cache, Cpu, CpuKind, Machine, Memory, Numa, NumaNode
@@ -124,9 +124,8 @@ DEVICES = ["a:0", "b:0", "c:0"]
 
 
 def opened(gone=None, devices=(), **more):
-    pool = WorkerPool(Settings(), Path(), {} if gone is None else gone, **more)
-    if devices:
-        pool.open_all(devices)
+    pool = WorkerPool(Settings(), Path(), {} if gone is None else gone, (), Machine(), **more)
+    pool.open_all(devices)
     return pool
 
 
@@ -216,7 +215,7 @@ def test_all_sizes_have_their_inputs_before_anything_is_built(script):
 def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
     pool = opened(devices=DEVICES)
     script.fate = dies("b:0", kind=protocol.Reallocate)
-    pool.reallocate({"a:0", "b:0", "gone:0"})
+    pool.reallocate({"a:0", "b:0", "gone:0"}, ENDLESS)
     assert (list(pool.losses), sorted(pool.workers)) == (["b:0"], ["a:0", "c:0"])
     assert script.reported(protocol.Reallocate) == ["a:0", "b:0"]
 
