@@ -221,8 +221,7 @@ def judge_block(
 ) -> Block:
     """Return the block with throttled samples in `discarded`, the clock of each sample, and the throttle
     reasons. `times_s` are the begin of the block and the end of each entry of `wall_s`, on the clock of the
-    readings. `usual_hz` is the device's usual SM clock, or None. A low clock discards samples only if that is
-    known."""
+    readings. `usual_hz` is the device's usual SM clock. If it is None, a low clock discards no sample."""
     if not readings:
         return block
     discarded, clocks = dict(block.discarded), []

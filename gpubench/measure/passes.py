@@ -3,7 +3,8 @@
 A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the step that one op asks
 for. Its value is how much it is expected to narrow the break-evens of that op. The wishes with the most value
 per second form the next step. A step has wishes of several ops, so that the blocks of a case lie about a second
-apart: one slow second then does not affect all of them.
+apart: one slow second then does not affect all of them. An op's *check size* lies just above a power of two,
+where padded and tiled kernels may be slower or wrong. It is measured once.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ class Unsharp(NamedTuple):
         return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
-        """Return the expected decrease of ln(high / low) of the break-even by a measurement at x = ln(n).
-        `tops` is how often the largest size of the ladder was measured again, or None at any other size."""
+        """Return by how much a measurement at x = ln(n) is expected to decrease ln(high / low) of the
+        break-even. `tops` is how often the largest size of the ladder was measured again, or None at any other
+        size."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)  # 1 where the faster side is not clear at all
@@ -133,7 +135,7 @@ RATE = attrgetter("rate")
 
 
 class Contenders(curves.Side):
-    """The curves of one side (the CPU, or a GPU in a regime), each with its contender's slot."""
+    """The curves of one side (the CPU, or a GPU in a regime). `fitted` has them by slot."""
 
     def __init__(self, fitted: Mapping[Slot, curves.TimeCurve]) -> None:
         self.fitted = fitted
@@ -199,7 +201,7 @@ class Passes:
                 self._ladders[key].asked.add(item.n)
 
     def took(self, step: Step, seconds: float) -> None:
-        """Learn from the seconds that a step took with its checks. An op without a ladder teaches nothing."""
+        """Learn from the seconds that a step took with its checks, unless one of its ops has no ladder."""
         if self._ladders.keys() >= {item.series.key for item in step.workloads}:
             self._costs.took(step, seconds)
 
@@ -249,8 +251,8 @@ class Passes:
                 yield from self._rung_steps(self._next_rungs(turn))
 
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
-        """Remove the ops of the next step from `turn`, and return for each (ladder, sizes, whether all cases
-        are measured)."""
+        """Remove the ops of the next step from `turn`. Returns a triple for each of them: its ladder, the
+        sizes, and whether all cases are measured."""
         offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
         count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
         turn[:] = [rungs for rungs, *_ in offers[count:]]
@@ -261,7 +263,7 @@ class Passes:
         return chosen
 
     def _late(self) -> Iterator[Step]:
-        """Yield steps for the dropped tops for which there is time after all."""
+        """Yield steps for dropped tops that fit into the time left at the end."""
         for rungs in self._every:
             while rungs.dropped and MARGIN * self._rungs_cost(rungs, rungs.dropped[:1]) <= self._left_s():
                 del rungs.dropped[0]
@@ -487,7 +489,7 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return the op's check size, just above a power of two, with its contenders, or an empty dict."""
+        """Return the op's check size with the contenders to measure, or an empty dict if there is none left."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -495,7 +497,6 @@ class Passes:
         opens = self._open(series)
         highest = max((item.threshold.n for item in opens if item.threshold.state == "at"), default=0.0)
         step = max(1, series.ladder.granule)
-        # Just above a power of two, padded and tiled kernels may be slower or wrong.
         powers = [
             2**j for j in range(math.ceil(math.log2(max(rungs.middle, 2 * highest, 1))), 64) if 2**j < rungs.top
         ]

@@ -305,8 +305,8 @@ class Pace:
         return times[sizes[-1]] * math.pow(n / sizes[-1], power)
 
     def least_s(self, case: Case) -> float:
-        """Return the expected seconds of a launch, rather too few than too many, or 0 if no size was measured.
-        They are those of the nearest measured size, changed in proportion to the size."""
+        """Return a low estimate of the seconds of a launch, or 0 if no size was measured. It is the time of the
+        nearest measured size, changed in proportion to the size."""
         n, times = case.n, self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
@@ -427,7 +427,7 @@ class CostModel:
         low, copied = max(times), copies(name[2])
         more, before = (self._size(series, size)[0 if copied else 1] for size in (n, low))
         grown_s = times[low] * more / max(before, 1)
-        # A GPU that waits for its next launch takes hardly longer: it competes with the CPU, or is not worth it.
+        # A GPU that waits for its next launch takes hardly longer. It competes with the CPU or is not worth it.
         bounds = self._cpu_s(series, n) if name[0] in self._gpu and not copied else []
         return min([grown_s, *bounds])
 

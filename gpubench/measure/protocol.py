@@ -170,7 +170,7 @@ class Sample(WorkerRequest, frozen=True):
 
 
 class Work(WorkerRequest, frozen=True):
-    """Warm up a prepared case, wait until `start_at`, then work. All workers begin at the same moment."""
+    """Warm up a prepared case, wait until `start_at`, then take samples. All workers begin at that moment."""
 
     case_id: str  # the case
     start_at: float  # the time by `perf_counter` at which work begins

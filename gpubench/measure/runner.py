@@ -264,7 +264,7 @@ class Runner:
                 CaseRun(case, runtime, item, before=outcome).lose(gone)
 
     def _try_lost_devices_again(self) -> None:
-        """Allow one more try for each device that was not already lost in the session before."""
+        """Allow one more try for each lost device, unless it was lost in the session before, too."""
         lost = {device_id for device_id, gone in self.gone.items() if gone.reason == DEVICE_LOST}
         for device_id in lost - self._given_another_try:
             del self.gone[device_id]

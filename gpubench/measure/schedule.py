@@ -82,8 +82,8 @@ class RunSpec(msgspec.Struct, frozen=True):
 
 def plan_workloads(spec: RunSpec) -> list[Workload]:
     """Return the workloads that are known before measuring: the given sizes, or the whole ladder of an op
-    without any. A run that only checks takes some sizes of a ladder. If a file is resumed, the workloads are
-    those of its plan."""
+    without given sizes. A run that only checks takes some sizes of a ladder. If a file is resumed, the
+    workloads are those of its plan."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
     scope = alone(spec.constraints)
@@ -131,7 +131,7 @@ class Schedule:
         if self._spec.settings.budget_s is None:
             yield from _each(plain if self._spec.check_only else self._shuffle(plain, index))
         else:
-            # The budget pays first for all sizes, from small to large, and then for precision in later sessions.
+            # The budget pays for all sizes first, from small to large. Later sessions add precision.
             for step in _each(sorted(plain, key=lambda item: item.series.work(item.n))):
                 yield step._replace(purpose=BLOCKS)
         if self._spec.searches:
@@ -273,8 +273,8 @@ def resume_plan(
     run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
 ) -> tuple[Run, Resume]:
     """Return the run without the unfinished work of an interrupted session, and the plan of what is missing.
-    `sessions` is the number of sessions to add. None means the sessions that the run lacks, or as many as its
-    settings say if it is complete."""
+    `sessions` is the number of sessions to add. None means the sessions that the run lacks, or for a complete
+    run as many as its settings say."""
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(is_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
     finished = _finished_sessions(run)

@@ -39,7 +39,8 @@ def list_devices(
 ) -> list[Listing]:
     """Return one listing for each name of a backend, in the given order. `deadline_s` limits each backend
     (None: the user's limit, or `DEADLINE_S`). With `yielding`, a backend that yields to others lists its GPUs
-    only if the others list none. `spares` takes over workers. Raises UsageError for a bad limit of the user."""
+    only if the others list none. `spares` gets the workers that can be used further. Raises UsageError for a
+    bad limit of the user."""
     if not names:
         return []
     limit_s = deadline_s or detection.user_limit_s() or DEADLINE_S
@@ -117,8 +118,8 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     devices: tuple[str, ...] = ()  # ids of devices that must be available, also `cupy:*` and `cupy:0-3`
     allow_software: bool = False  # whether software adapters are measured like GPUs
     mode: Mode | None = None  # the sides to measure; None: all that are available
-    # whether the mode `gpu` or `hybrid` is allowed on a machine that has no such device; if not, `choose` raises
-    # RequiredUnavailable there
+    # whether the mode `gpu` or `hybrid` is allowed on a machine that has no such device; if not, `choose`
+    # raises RequiredUnavailable there
     lenient: bool = False
     beside: tuple[str, ...] = ()  # backends to list in addition
     # Returns further targets, made from the chosen ones and all listings; None: there are none.

@@ -39,8 +39,8 @@ THREAD_VARIABLES = (
 
 class WorkerGone(Exception):
     """Error: the worker crashed, or was killed at its deadline. `reason` is "worker-crashed" or "timeout".
-    `phase` is the last phase that the worker announced, and `phase_s` the seconds from that announcement to its
-    end."""
+    `phase` is the last phase that the worker announced, and `phase_s` the seconds from that announcement to
+    the end of the worker."""
 
     def __init__(
         self, reason: Reason, detail: str, phase: str | None, stderr_tail: str, phase_s: float = 0.0
@@ -246,8 +246,8 @@ Cases = Mapping[str, Sequence[Case]]  # the cases of a workload by device
 
 
 class WorkerPool:
-    """The workers of a session by device. `gone` contains the devices that cannot be opened. It is kept after
-    the session."""
+    """The workers of a session by device. `gone` contains the devices that cannot be opened. The caller
+    keeps it for the next sessions."""
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device],

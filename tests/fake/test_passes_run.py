@@ -134,7 +134,7 @@ def gone(reason, phase_s=0.0, phase="first launch"):
 def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkeypatch):
     finished = lose(monkeypatch, gone("worker-crashed"), 0.0)
     (warning,) = [warning for warning in finished.warnings if warning.code == "worker-restarted"]
-    assert warning.message == "fake:gpu: it ended; a fresh worker goes on"
+    assert (warning.message, warning.session) == ("fake:gpu: it ended; a fresh worker goes on", 0)
     assert finished.exit_reason == "ok"
 
 

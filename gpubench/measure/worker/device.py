@@ -254,7 +254,7 @@ class CpuTurns:
 
     Each block of a GPU begins on another CPU, so that blocks are independent
     (docs/decisions/0020-blocks-begin-on-other-cpus.md). `alike` are lists of CPUs (`0-7,16-23`) with the same
-    cores or memory node, which are never left.
+    cores or memory node. The turns stay within each list that has the present CPU.
     """
 
     def __init__(self, alike: Sequence[str], seed: str) -> None:

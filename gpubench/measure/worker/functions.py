@@ -93,8 +93,9 @@ class CallOperands(Operands):
         return self._others[1]
 
     def answer(self, case: Case) -> tuple[Any, Allowed, float]:
-        """Return the reference result, the allowed relative errors, and the seconds that it and its inputs
-        took. The result is that of NumPy in float64. For a pair of programs it is that of the CPU's program."""
+        """Return the reference result, the allowed relative errors, and the seconds of making the inputs and
+        the result. The result is that of NumPy in float64. For a pair of programs it is that of the CPU's
+        program."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
         if file.exists():
             with file.open("rb") as stream:
@@ -318,7 +319,7 @@ def _download(session: Session, launch: Launch) -> Any:
 
 def find_false_time(rounds: Sequence[Round], more: Callable[[], Iterable[Round]]) -> str:
     """Return why the times of a function do not measure its work, or an empty string if they do. `more` returns
-    rounds with further values. An interruption by a busy machine does not come back in all of them."""
+    rounds with further values. If a busy machine made calls slow, some of these rounds are not."""
     late, slower = all(each.is_late for each in rounds), min((each.slower for each in rounds), default=1.0)
     if not rounds or not (late or slower > KEPT_TIMES):
         return ""

@@ -237,11 +237,9 @@ class _Trial:
         return min(launch_seconds(self._session, self._launch, repeat) for _ in range(count))
 
     def answer(self) -> Array:
-        """Return the output of the last launch."""
         return _answer(self._session, self._launch, self._shape, self._dtype)
 
     def release(self) -> None:
-        """Free the buffers."""
         for buffer in self._taken:
             self._session.free(buffer)
         self._taken = []

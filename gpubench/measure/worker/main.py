@@ -178,8 +178,8 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
 
 
 def describe_error(error: BackendError) -> dict[str, Any]:
-    """Return `reason`, `detail` and `hint` of an error. A reason that is not in the list of messages moves to
-    the detail. The reason of the error's class takes its place."""
+    """Return `reason`, `detail` and `hint` of an error. A reason that is not in the list of messages is
+    put before the detail, and the reason of the error's class is returned instead."""
     reasons, detail = get_args(Reason), error.detail
     if error.reason not in reasons:
         detail = f"{error.reason}: {detail}"

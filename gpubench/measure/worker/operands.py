@@ -172,7 +172,8 @@ def copies_bytes(device: Device) -> int:
 class Passed:
     """The copies of outputs that passed the whole comparison. The most recently used copies stay. An output is
     right if it has the same bits as the copy of its size. If an op's outputs of all sizes begin with the same
-    elements (`Op.begins`), the beginning of a larger copy serves, too, but not at the sizes of `Ladder.ends`."""
+    elements (`Op.begins`), the beginning of a larger copy serves, too, but not at the sizes of
+    `Ladder.ends`."""
 
     def __init__(self, session: Session, most_bytes: int) -> None:
         self._session, self._most_bytes = session, most_bytes
@@ -180,8 +181,8 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of a copy that has the same bits as these outputs, or None. A check by the beginning
-        of a larger copy has no index of the largest error. Outputs below LEAST_BYTES have no copy."""
+        """Return the check of a copy that begins with the same bits as these outputs, or None. If the copy is
+        larger, its check is returned without `index`. Outputs below LEAST_BYTES are never copied."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())
@@ -360,7 +361,7 @@ class Weights:
 
 
 def weights_of(session: Session, seed: int, kind: str) -> Weights:
-    """Return the weights of a session, and in them the copies that all its workspaces share."""
+    """Return the weights of a session. Their `passed` has the checked outputs of all workspaces."""
     # A split keeps weights on the device once for each regime.
     spare = _at_most(session.device, _WEIGHTS_SHARE, _WEIGHTS_BYTES)
     spare //= len(REGIMES) if session.device.composed else 1

@@ -96,7 +96,6 @@ class PipelineTimer(Timer):
 
     @property
     def staging(self) -> Staging:
-        """The way in which data reaches the device."""
         return self.sets[0].stream.staging
 
     def seconds(self, repeat: int) -> float:
@@ -152,7 +151,6 @@ class PipelineTimer(Timer):
             used.verify(self.sets[place])
 
     def release(self) -> None:
-        """Release the sets."""
         super().release()
         for used in self.sets:
             used.release()

@@ -194,8 +194,9 @@ class Timer(Timed):
             keep_queue(self)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Append a hot sample of `hot_repeat` launches and a cold one of one launch, or one of them by `turn`.
-        Without a device clock, the hot sample is derived and there is no cold one."""
+        """Append a hot sample of `hot_repeat` launches and a cold one of one launch. `turn` may leave out one
+        of them, as in `Timed.read_device`. Without a device clock, the hot sample is derived and there is no
+        cold one."""
         hot_repeat = self.hot_repeat or 1
         if derives(self.session):
             seconds = derived_hot_s(self.session, self.launch, hot_repeat)
@@ -375,8 +376,8 @@ def measure_overhead(session: Session) -> list[float]:
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
-    """Return the least seconds of a sample: `least_s`, or more. It is more if the step of the clock, a reading
-    of it, or the overhead of a launch is long."""
+    """Return the least seconds of a sample. They are more than `least_s` if the step of the clock, a reading of
+    it, or the overhead of a launch is long."""
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
@@ -407,7 +408,7 @@ def keep_queue(timer: Timed) -> None:
 
 def calibrate_hot(timer: Timer) -> int | None:
     """Return how many launches make a sample of about HOT_SAMPLE_S seconds on the device's clock. Without such
-    a clock, the number is that of `derived_hot_s` for a GPU, and None for any other device."""
+    a clock, return the number for `derived_hot_s` on a GPU, and None on other devices."""
     repeat = 1
     while True:
         seconds = device_seconds(timer.session, timer.launch, repeat)

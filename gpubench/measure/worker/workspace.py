@@ -128,7 +128,8 @@ class Workspace:
 
     @functools.cached_property
     def meaningless(self) -> tuple[int, list[int]] | None:
-        """The number of an output, and the index of an infinity or NaN in its reference, or None."""
+        """The number of the first output whose reference has an infinity or NaN, and the index of that element.
+        None without such an output, or if the op declares such outputs."""
         if self.op.not_finite:  # it declares such outputs
             return None
         places = enumerate(not_finite(reference, self.inputs) for reference in self.answers)
@@ -260,7 +261,7 @@ class Workspace:
             self.session.tune(self.op, case, self.buffers)
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the case on these buffers, as the session compiles it."""
+        """Return a launch of the case on these buffers, compiled by the session."""
         return self.session.compile(self.op, case, buffers, output)
 
     @staticmethod

@@ -300,8 +300,7 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
-    """Return whether each of `times` has one list for each stage, not empty except in the one that is
-    `empty`."""
+    """Return whether each of `times` has one list for each stage. Only the lists in `empty` may be empty."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 

@@ -125,7 +125,7 @@ class Scripted(Session):
         self.rates, self.spoil, self.launched, self.held, self.longest_s = rates or {}, spoil, [], 0, 0.0
 
     def supports(self, op, case):
-        return None if case.implementation == "library" else Exception("no")
+        return None if case.implementation == "library" and self.device.kind != "hybrid" else Unsupported("no")
 
     def host_array(self, shape, dtype, implementation):
         return np.empty(shape, dtype)
@@ -163,8 +163,7 @@ class Scripted(Session):
         self.longest_s = max(self.longest_s, self.each_s * repeat)
         return self.each_s * repeat
 
-    def clock(self):
-        return 0.0
+    clock = staticmethod(float)
 
 
 @pytest.fixture(autouse=True)
@@ -197,6 +196,7 @@ RISING, FLAT = {32: 1e9, 64: 2e9, 128: 3e9, 256: 4e9}, {32: 1e9, 64: 2e9, 128: 3
     "a wrong kernel sets none": (Scripted({32: 1e9, 64: 1e9}, spoil=1e3), {"compute": ["float32"], "memory": True},
         ["the result of copy is wrong", "the product is wrong"]),
     "a GPU's memory is the better of copying and reading": (Scripted(), {"memory": True}, [1e9]),
+    "nothing that its device runs": (Scripted(kind="hybrid"), {"compute": ["float32"]}, ["no"]),
     "a CPU reads each line that it is about to write": (Scripted(kind="cpu"), {"memory": True}, [1.5e9]),
 })  # fmt: skip
 def test_a_peak_or_the_reason_for_none(session, asked, expected):

@@ -294,7 +294,7 @@ def test_a_plan_is_repeated_with_its_cases_its_counts_and_its_readings_of_the_de
     ]  # fmt: skip
     run = file([(), (), (), ()], outcomes=[*known, measured(case(1, TORCH))])
     plan = repeat_plan(run, ADD_ALONE, scope(run), 3)
-    assert [(item.n, [one.device_id for one in item.cases], item.explained) for item in plan.workloads] == [
+    assert [(item.n, [one.device_id for one in item.cases], item.explained) for item in schedule(replace(spec(), resume=plan)).plan] == [
         (1, [CPU, TORCH], False), (2, [CPU, GPU], True), (3, [GPU], True),
     ]  # fmt: skip
     repeats = {item.id: item.case.params["n"] for item in known[:4]}
