@@ -178,7 +178,7 @@ def suggest(word: str, names: Iterable[str]) -> str:
             word = name
     if begun := sorted(name for name in lowered if name.startswith(f"{word}_")):
         return f"did you mean {' or '.join(repr(lowered[name]) for name in begun)}?"
-    near = get_close_matches(word, lowered, n=1)
+    near = get_close_matches(word, lowered, n=1, cutoff=0.66)
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 
@@ -201,7 +201,7 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
     words = word.split()
     # Names were typed as a list without commas, whatever `hint` says.
     if len(words) > 1 and set(words) <= set(allowed):
-        hint = f"in a list write {','.join(words)}"
+        hint = f"in a list write {','.join(words)};"
     steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")
     raise UsageError(
         "unknown-value", f"{what}: there is no {word!r}", why=why,

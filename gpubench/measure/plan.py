@@ -415,7 +415,11 @@ def _fits(
     ):  # fmt: skip
         if available is not None and needed > share * available:
             limit = f"more than {share * 100:.0f} % of the {format_bytes(available)} of {what}"
-            detail = f"needs about {format_bytes(needed)}, {limit}"
+            largest = max(op.operands, key=lambda operand: operand.bytes(case.params, case.dtype))
+            sides = largest.shape(case.params)
+            # That the size of a matrix is its side surprises those who meant elements.
+            arrays = f"{'x'.join(map(str, sides))} arrays: " if len(sides) > 1 else ""
+            detail = f"{arrays}needs about {format_bytes(needed)}, {limit}"
             return skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
     return None
 

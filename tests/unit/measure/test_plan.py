@@ -92,7 +92,8 @@ def test_a_case_that_fills_its_share_is_planned_and_one_byte_less_is_told(name, 
         host, gpu = (free, None) if on_host else (None, free)
         found = plan.workload(Series(op, dtype), N, scope(target(device, gpu), host=host))
         assert bool(found.cases) != bool(less)
-        told = f"needs about {format_bytes(held)}, more than {percent} % of the {format_bytes(free)} of {place}"
+        arrays = f"{N}x256 arrays: " if name == "linear" else ""
+        told = f"{arrays}needs about {format_bytes(held)}, more than {percent} % of the {format_bytes(free)} of {place}"
         wanted = {("out-of-memory", told)} if less else set()
         assert {(skip.reason, skip.detail) for skip in found.skips} == wanted
 
