@@ -164,9 +164,9 @@ class Sides:
     def together(
         self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
     ) -> None:
-        """Compute on this thread while a second thread moves the GPU's data and runs its kernel. `host_output`
-        gets the whole result; if it is None, each side keeps its own part. If `again` is true, inputs are sent
-        even if they have not changed."""
+        """Compute on this thread while the GPU's data moves and its kernel runs, by a second thread if there is much
+        data. `host_output` gets the whole result; if it is None, each side keeps its own part. If `again` is
+        true, inputs are sent even if they have not changed."""
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
@@ -425,7 +425,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Time the CPU's share on both CPU sessions, and return the faster session."""
+        """Return the faster CPU session for the CPU's share, or this session's own if the other one cannot run it."""
         other = self._other()
         if other is None:
             return self.cpu

@@ -184,8 +184,8 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Kill the process and its group. With `after_s`, first ask them to end, and wait at most that many
-        seconds."""
+        """Kill the process, and its group if it leads one. With `after_s`, first ask them to end, and wait at most
+        that many seconds."""
         if after_s:
             self._send(signal.SIGTERM)
             self.wait(after_s)
@@ -194,11 +194,11 @@ class _Process:
         self.settle()
 
     def send_kill(self) -> None:
-        """Kill the process and its group, without waiting for their end."""
+        """Kill the process, and its group if it leads one, without waiting for their end."""
         self._send(getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _send(self, number: int) -> None:
-        """Send a signal to the process and its group, or kill them on Windows."""
+        """Send a signal to the process, and to its group if it leads one. On Windows, kill its descendants, too."""
         with self._reaping, contextlib.suppress(OSError):
             if self._process.returncode is None:
                 if self._own_session and hasattr(os, "killpg"):

@@ -93,8 +93,8 @@ def on_all_cpus() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_first_cpu() -> Iterator[None]:
-    """Keep the calling thread on the first of its CPUs in the `with` block, because OpenMP has bound its threads to
-    the other CPUs. Do not start a thread in the block: it would be bound to the first CPU, too."""
+    """If OpenMP binds its threads to CPUs, keep the calling thread on the first of its CPUs in the `with` block. Do
+    not start a thread in the block: it would be bound to that CPU, too."""
     cpus = _affinity() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
     _bind(set(sorted(cpus)[:1]))
     try:

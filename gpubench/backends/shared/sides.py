@@ -359,7 +359,8 @@ class CompanionThread:
         self._thread: threading.Thread | None = None
 
     def both(self, aside: Work, here: Work) -> None:
-        """Run `aside` on the thread and `here` on the calling thread at the same time, and wait for both.
+        """Run `aside` on the thread and `here` on the calling thread at the same time, and wait for both. With a
+        scripted clock, run them one after the other.
 
         Raises the error of `here` or, if there is none, that of `aside`.
         """
