@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -369,6 +369,8 @@ def every(costs):
 def test_the_best_are_those_of_a_search_through_all_as_far_as_they_are_near(costs):
     by_assignment = every(costs)
     seconds = sorted(by_assignment.values())
+    limit_s = NEAR * seconds[0]  # where a sum in another order ends on either side
+    assume(all(abs(s - limit_s) > 1e-9 for s in seconds[1:3]))
     best = nearest(costs)
     assert [near.seconds for near in best] == pytest.approx([s for s in seconds[:3] if s <= NEAR * seconds[0]])
     assert [by_assignment[near.assignment] for near in best] == pytest.approx([near.seconds for near in best])
