@@ -439,7 +439,7 @@ def contender_key(case: Case) -> ContenderKey:
 
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
-    """Return the times of each contender, by size, without cases that have no time, variants and splits."""
+    """Return the times of each contender, by size. Cases without a time, variants and splits are left out."""
     timed = (
         case
         for case in cases

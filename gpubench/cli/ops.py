@@ -87,7 +87,8 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the ops of these names and groups; return the results, and why ops cannot be shown."""
+    """Apply `show` to the ops of these names and groups. Return the results and, by name, why ops cannot be
+    shown. Raises UsageError for an unknown word."""
     from gpubench import kernels
 
     groups, foreign = kernels.groups(), kernels.foreign()
@@ -99,7 +100,7 @@ def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple
 
 
 def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the named ops; return the results and, by name, why ops cannot be shown."""
+    """Apply `show` to the named ops. Return the results and, by name, why ops cannot be shown."""
     from gpubench import kernels
     from gpubench.base import plugins
 

@@ -1,7 +1,7 @@
 """The messages of a run while it goes on.
 
-First it shows what it measures, how long that takes and whether other programs disturb it. Then there are live
-lines or plain lines on stderr, or events as JSON lines.
+The first ones tell what is measured, how long that takes and whether other programs disturb the run. Then there
+are live lines or plain lines on stderr, or events as JSON lines.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ class _Part(NamedTuple):
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
-        """Return the named sizes, else sizes around the claimed break-even, else the largest of the ladder."""
+        """Return the named sizes, else sizes around the claimed break-even, else the largest of the ladder.
+        Raises UsageError for a size that cannot be read."""
         size = self.segments[1].partition(",")[0].removeprefix("n=")
         if size[:1].isdigit():
             return parse_sizes(size.replace("..", ":"))

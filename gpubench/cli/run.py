@@ -128,7 +128,8 @@ def _plan_text(plan: Plan, style: ReportStyle) -> str:
 
 
 def _group_lines(ids: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each op, dtype and params, with the sizes, implementations and devices."""
+    """Yield a line for each op, dtype and params, with the sizes, implementations and devices. The last line
+    tells how to list the cases."""
     from gpubench.base import group_by
     from gpubench.report.wording import data_text
     from gpubench.result.case import RESIDENT, beside_size, parse_case_id

@@ -276,7 +276,8 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
-    """Return the op or group before the colon, if any, and the ascending values by name."""
+    """Return the op or group before the colon, if any, and the ascending values by name. Raises UsageError for
+    a text of another form."""
     lists: dict[str, list[str]] = {}
     where, name = "", ""
     for place, item in enumerate(text.split(",")):
