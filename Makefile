@@ -6,8 +6,8 @@
 # All paths are relative, so the checkout may lie in a folder whose name has a space.
 
 PYTEST_ARGS ?=
-# Workers of pytest-xdist; beyond eight the longest tests decide.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+# Workers of pytest-xdist: one more than CPUs, since a test often waits for what it started; beyond eight the longest decide.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
 # Each worker takes neighbours, so that what the tests of a file share is made once, and takes over what another has left.
 PYTEST = TESTS_EXPECT="vulkan consumers chromium torch" .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
 
