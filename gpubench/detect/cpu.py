@@ -74,7 +74,7 @@ def read_cpu(
         smt=smt(cores, hypervisor), kinds=blind or tell_kinds(root, info, traits),
         available=available, affinity=derive(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
         quota_cpus=quota, limited_by=limited_by, caches=blind or caches.fact,
-        isa=derive(blocks, lambda _: proc.isa(info, cpus.online.value) if info else None),
+        isa=derive(blocks, lambda own: proc.isa(info or own, cpus.online.value)),
         governor=blind or clocks.merge(GOVERNOR, lambda names: min(names) if len({*names}) == 1 else "mixed"),
         now_hz=clock if clock.value is not None else blind or clocks.merge(NOW, max),
         base_hz=blind or clocks.merge(BASE, max), max_hz=blind or clocks.merge(MOST, max),
@@ -124,7 +124,7 @@ def usable(
     cpuset or quota. A quota is rounded up. Both facts are missing if `listed` and `affinity` are unknown."""
     if not listed.value and not affinity.value:
         return lost(listed), lost(listed)
-    named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
+    named = {"online": listed, "affinity": affinity, "cpuset": cpuset}.items()
     # sizes, not members: the sets may have different numberings
     bounds = [(name, len(fact.value), fact.source) for name, fact in named if fact.value]
     if quota.value is not None:
@@ -147,10 +147,9 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
     return make_fact("off" if hypervisor.value in (None, "none") else "hidden", cores.source)
 
 
-def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
+def _listed_form(fact: Fact[CpuSet]) -> Any:
     """Return the fact with its set of CPUs written as a text such as "0-3,8"."""
-    form: Any = fact if fact.value is None else replace(fact, value=list_form(fact.value))
-    return cast("Fact[str]", form)
+    return fact if fact.value is None else replace(fact, value=list_form(fact.value))
 
 
 def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:

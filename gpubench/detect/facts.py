@@ -299,7 +299,7 @@ def first(*facts: Fact[T]) -> Fact[T]:
     for fact in facts:
         if fact.value is not None:
             return fact
-    return min(facts, key=lambda fact: _TELLING.index(fact.status)) if facts else ABSENT
+    return min(facts, key=lambda fact: _TELLING.index(fact.status), default=ABSENT)
 
 
 def derive(fact: Fact[Any], change: Callable[[Any], T | None]) -> Fact[T]:

@@ -447,6 +447,8 @@ def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) ->
     }
     # MIG-GPU-UUID/1/2, the older name of a MIG instance, counts as the name of its GPU.
     text = re.sub(r"MIG-(GPU-[\da-f-]+)/\d+/\d+(,MIG-\1/\d+/\d+)*", r"\1", environ[variable], flags=re.I)
+    if "GPU-" in text and None in {gpu.uuid.value for gpu in gpus}:
+        return missing("not_probed", variable, "a sleeping GPU does not tell its uuid")
     seen = parse_visible(text, len(gpus), list(owners))
     # CUDA's default order is fastest first: position is known only where all models are equal.
     alike = len({(gpu.device_id.value, gpu.name.value) for gpu in gpus}) == 1

@@ -307,12 +307,9 @@ def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, l
     cpus = {node: _cpus(root, node) for node in ids.value or ()}
     sets = [fact.value for fact in cpus.values() if fact.value]
     if sum(map(len, sets)) != len(frozenset().union(*sets)):
-        text = (
-            "NUMA nodes share CPUs, because the kernel emulates nodes (numa=fake) or the firmware's table is wrong: "
-            "no nodes are reported."
-        )
-        overlap = MachineWarning(code="NUMA_OVERLAP", text=text, refs=[NUMA_NODES])
-        return Numa(ids=missing("invalid", f"{NUMA_NODES}/node*/cpulist"), allowed_ids=allowed_ids), [overlap]
+        text = "NUMA nodes share CPUs, because of numa=fake or of the firmware: no nodes are reported."
+        none = Numa(ids=missing("invalid", f"{NUMA_NODES}/node*/cpulist"), allowed_ids=allowed_ids)
+        return none, [MachineWarning(code="NUMA_OVERLAP", text=text, refs=[NUMA_NODES])]
     nodes = [
         NumaNode(
             id=node, cpus=derive(own, list_form), memory_bytes=read_node_memory(root, node)[0],
@@ -454,7 +451,7 @@ def _container(root: Root) -> Fact[str]:
     path = "/proc/self/cgroup"
     text = root.read(path).text or ""
     manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)
-    return make_fact(manager, path if manager else None)
+    return make_fact(manager, path)
 
 
 # ---------------------------------------------------------------- what Python packages tell where there are no files

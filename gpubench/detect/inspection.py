@@ -229,8 +229,11 @@ def gather(
     )
     cuda = max((answer.message.cuda_driver or 0 for answer in answers), default=0)
     bound = any(r.vendor_id == NVIDIA and r.value("driver.name") == "nvidia" for r in files.records)
-    archs = [re.fullmatch(r"sm_(\d{2,3})", record.value("compute.arch") or "") for record in records]
-    capabilities = [int(match[1]) for match in archs if match]
+    capabilities = [
+        int(match[1])
+        for record in records
+        if (match := re.fullmatch(r"sm_(\d{2,3})", record.value("compute.arch") or ""))
+    ]
     warnings = blas_warnings(cpu) + runtime_warnings(bound or cuda > 0, cuda or None, capabilities)
     return Gathered(files._replace(cpu=cpu), root, providers, records, warnings, time.perf_counter() - start)
 
@@ -264,8 +267,8 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     elif nvidia and all(record in asleep for record in nvidia):
         skip("every NVIDIA GPU sleeps; --wake asks nevertheless", "nvml")
     elif nvidia or wsl:
-        bound = {str(r.bdf) for r in nvidia if r.bdf and r.value("driver.name") == "nvidia"}
-        requests.append(ProbeRequest("nvml", options={"addresses": sorted(bound)}))
+        bound = sorted({str(r.bdf) for r in nvidia if r.bdf and r.value("driver.name") == "nvidia"})
+        requests.append(ProbeRequest("nvml", options={"addresses": bound}))
     if files.cpu.model.status == "absent" and sys.platform != "linux":
         requests.append(ProbeRequest("cpuinfo", LIBRARY_LIMIT_S))
     if deep and asleep:

@@ -452,9 +452,8 @@ def _names(record: DeviceRecord) -> str:
 
 def stands_for_virtio(record: DeviceRecord) -> bool:
     """Tell whether the adapter belongs to the driver of virtio GPUs, and does not run on the CPU."""
-    if is_software(record):
-        return False
-    return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
+    driven = _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
+    return driven and not is_software(record)
 
 
 def _is_virtio(record: DeviceRecord) -> bool:

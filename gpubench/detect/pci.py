@@ -108,8 +108,10 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
     if numbers["vendor_id"].value is None and driver.value in DRIVER_VENDORS:
         numbers["vendor_id"] = derive(driver, DRIVER_VENDORS.__getitem__)
     facts: dict[str, Fact[Any]] = {name: derive(fact, lambda n: f"{n:04x}") for name, fact in numbers.items()}
-    facts |= {"power.state": state, "driver.name": driver, **root.facts(folder, _FILES)}
-    facts |= {"local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder)}
+    facts |= {
+        "power.state": state, "driver.name": driver, **root.facts(folder, _FILES),
+        "local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder),
+    }  # fmt: skip
     # Reading these wakes a device.
     facts |= root.facts(folder, _AWAKE_FILES, asleep=asleep)
     facts |= root.facts(_link_folder(root, folder, bdf, numbers["vendor_id"].value), _LINK_FILES, asleep=asleep)
@@ -508,7 +510,9 @@ def read_display_state(root: Root, card: Card) -> Fact[bool]:
     not probed if the card sleeps."""
     if card.function.asleep:
         return NOT_PROBED
-    names = root.names_like(CARDS, f"{card.folder.rpartition('/')[2]}-.*")
-    states = [root.read(f"{CARDS}/{name}/status").text for name in names]
+    states = [
+        root.read(f"{CARDS}/{name}/status").text
+        for name in root.names_like(CARDS, f"{card.folder.rpartition('/')[2]}-.*")
+    ]
     source = f"{card.folder}-*/status"
     return make_fact("connected" in states if any(states) else None, source)

@@ -162,8 +162,11 @@ def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
 def clock_hz(info: CpuInfo) -> int | None:
     """Return the highest present clock, in hertz, that the file shows for any CPU, or None."""
     for key in _CLOCK_KEYS:
-        shown = [re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?)(?: ?MHz)?", value) for value in info.values(key)]
-        clocks = [round(float(match[1]) * 1e6) for match in shown if match]
+        clocks = [
+            round(float(match[1]) * 1e6)
+            for value in info.values(key)
+            if (match := re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?)(?: ?MHz)?", value))
+        ]
         if any(clocks):
             return max(clocks)
     return None

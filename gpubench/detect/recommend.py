@@ -97,7 +97,7 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
 def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommendation:
     """Return the recommendation, `verified` instead of `provisional` if `checked` holds all recommended
     devices. `checked` holds the ids of devices on which a test kernel gave the right result."""
-    if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
+    if advice.device_ids and set(advice.device_ids) <= checked:
         return replace(advice, confidence="verified")
     return advice
 

@@ -27,7 +27,7 @@ from gpubench.detect.facts import (
     uuid,
 )
 from gpubench.detect.merge import SOC_DEVICES
-from gpubench.detect.pci import Function
+from gpubench.detect.pci import ASLEEP, PCI_DEVICES, Function
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import NOT_PROBED, Fact, LinkPath, Partition, Platform
 
@@ -144,9 +144,10 @@ def intel_facts(
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
     if not function.asleep:
-        names = root.names_like(f"{folder}/drm", r"card\d{1,4}")
         # i915 states the size of the local memory there, and in drm/cardN in the device folder
-        places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
+        places = ([card] if card else []) + [
+            f"{folder}/drm/{name}" for name in root.names_like(f"{folder}/drm", r"card\d{1,4}")
+        ]
         own = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
         local = first(_tiles(root, folder), *own)
         files = {
@@ -220,8 +221,8 @@ def parse_numa(text: str) -> tuple[int | None, int | None]:
     bytes, or None while no program uses the GPU. Raises ValueError or KeyError for a damaged file."""
     table = parse_information(text)
     node = integer(table["Node"])
-    offline = node < 0 or table.get("Status") == "offline"
-    return None if offline else node, _hex_size(table["Size"]) if "Size" in table else None
+    size = _hex_size(table["Size"]) if "Size" in table else None
+    return None if node < 0 or table.get("Status") == "offline" else node, size
 
 
 _hex_size = matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: int(match[0], 16))
@@ -269,7 +270,9 @@ def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
 def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     folder = f"{NVIDIA_FOLDER}/gpus/{name}"
     source = f"{folder}/information"
-    entries = root.fact(source, parse_information).value or {}
+    # Reading this wakes the GPU. A recording still has the file.
+    asleep = root.exists(source) and root.read(f"{PCI_DEVICES}/{name}/power/runtime_status").text in ASLEEP
+    entries = {} if asleep else root.fact(source, parse_information).value or {}
     numa = root.fact(f"{folder}/numa_status", parse_numa)
     node = derive(numa, lambda pair: pair[0])
     if numa.value and node.value is None:
@@ -336,11 +339,10 @@ class KfdNode(NamedTuple):
 def read_kfd(root: Root) -> list[DeviceRecord] | None:
     """Return one record for each physical GPU, with its partitions and links, or None without a
     KFD topology."""
-    names = root.names(KFD_NODES)
-    if names is None:
+    if root.names(KFD_NODES) is None:
         return None
     nodes = []
-    for number in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+    for number in sorted(map(int, root.names_like(KFD_NODES, "[0-9]+"))):
         stated = root.fact(f"{KFD_NODES}/{number}/properties", properties)
         if stated.value is None or stated.value.get("simd_count", 0):  # the others are CPUs
             nodes.append(KfdNode(number, stated, _banks(root, f"{KFD_NODES}/{number}/mem_banks")))

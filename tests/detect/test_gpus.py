@@ -58,8 +58,7 @@ ON_PCI = {
     **{f"an AMD GPU that no file but its id describes: {device}": (  # kernels before 6.3 write `unknown` for every APU
         HOST | pci("0000:03:00.0", "1002", device, "amdgpu", **amdgpu(vram * GIB, 8 * GIB, mem_info_vram_vendor="unknown")),
         {**ONE, KIND: kind, "gpus.0.memory.usable_bytes": usable * GIB})
-       for device, vram, kind, usable in (
-           ("1638", 1, "integrated", 6), ("1586", 96, "integrated", 96), ("74a0", 128, "integrated", 128), ("67df", 2, "discrete", 2),
+       for device, vram, kind, usable in (("1638", 1, "integrated", 6), ("1586", 96, "integrated", 96), ("74a0", 128, "integrated", 128), ("67df", 2, "discrete", 2),
            ("9999", 16, "integrated", 16), ("74a1", 192, "discrete", 192))},
     **{f"a product that its id does not name, with {files}": (
         HOST | pci("0000:03:00.0", "1002", "7fff", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, **files)), {**ONE, KIND: kind})
@@ -79,9 +78,10 @@ ON_PCI = {
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
         {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
     "a laptop uses neither": (
-        HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci(VBIOS, "10de", "2520", "nvidia", max_link_speed="16.0 GT/s PCIe", **SUSPENDED),
+        HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci(VBIOS, "10de", "2520", "nvidia", max_link_speed="16.0 GT/s PCIe", **SUSPENDED)
+        | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": "Model: X\nGPU UUID: GPU-00000000-0000-0000-0000-000000000001"},  # reading this wakes it
         {REJECTED: ["INTEGRATED_UNMEASURED", "GPU_ASLEEP"], "recommendation.rejected.*.device_id": ["pci:0000:00:02.0", f"pci:{VBIOS}"],
-         "recommendation.mode": "cpu"}),
+         "recommendation.mode": "cpu", "gpus.1.name_precision": "family"}),
     **{f"the kind of NVIDIA's {device} in {product}": (
         HOST | {"/sys/class/dmi/id/product_name": product} | pci(VBIOS, "10de", device, "nvidia"), {KIND: kind})
        for device, product, kind in (("2335", "a server", "discrete"), ("2e12", "a server", "not_probed"), ("2335", "NVIDIA DGX Spark", "not_probed"),
@@ -129,8 +129,7 @@ ON_PCI = {
         {**ONE, "gpus.0.numa_node": 1, "gpus.0.link.width_max": 16, "gpus.0.power.state": "active", SIZE: 141 * GIB}, [NVML])
        for name in ("class", "vendor")},
     "a spoiled class hides no card of a GPU driver": (
-        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 * GIB))
-        | pci("0000:04:00.0", "8086", "1533", "igb", pci_class="0200")
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 * GIB)) | pci("0000:04:00.0", "8086", "1533", "igb", pci_class="0200")
         | {f"/sys/bus/pci/devices/0000:0{n}:00.0/class": "?" for n in (3, 4)},
         {"gpus.*.bdf": ["0000:03:00.0"], "gpus.0.pci_class": "invalid", SIZE: 8 * GIB}),
     **{f"a link of {text}": (
@@ -150,8 +149,7 @@ ON_PCI = {
     **{f"a driver of two parts, with {node}": (
         HOST | pci(VBIOS, "10de", "2684", "NovaCore", uevent=f"PCI_SLOT_NAME={VBIOS}", part__uevent="MODALIAS=auxiliary:nova_core.nova-drm")
         | {f"{DRM}/{node}/device": f"-> ../../../bus/pci/devices/{VBIOS}/part"}, {"gpus.*.id": [f"pci:{VBIOS}"]}) for node in ("card0", "renderD128")},
-    "frame buffers of the firmware": (
-        {f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
+    "frame buffers of the firmware": ({f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
             ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0})}  # fmt: skip
 # What AMD's kernel driver tells: its nodes, and their memory.
 PARTITIONS = {path: text for n in range(1, 5)
@@ -367,6 +365,8 @@ def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
     for text, verdicts in ((f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0", [CUDA, SHOWN]), (MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
                            (f"{MIG},{MIG}", [CUDA, CUDA])):  # fmt: skip
         assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts
+    asleep = msgspec.structs.replace(first, uuid=make_fact(None, "t"))
+    assert hidden([asleep], CUDA_VISIBLE_DEVICES=UUIDS[0]) == [UNKNOWN]
 
 
 # ---------------------------------------------------------------- what GPUs are called
