@@ -471,7 +471,8 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 
 def sizes(op: Op, selection: Selection) -> list[int]:
     """Return the sizes that the user gave for the op, or an empty list if its sizes are to be searched. An
-    overhead without given sizes has those of its ladder, and an overhead with a single size has that one."""
+    overhead without given sizes has the sizes of its ladder. An overhead whose ladder has one size has only
+    that."""
     named = selection.sizes.get(op.name, [])
     if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()

@@ -265,7 +265,7 @@ STEEPEST = 3.0
 # and it has no value at larger sizes, which the ladder needs.
 def between(times: Mapping[int, float], n: int) -> float | None:
     """Return the seconds at size `n`, interpolated linearly on logarithmic axes between measured sizes. Below
-    all of them it is the time of the smallest. Returns None above them."""
+    the smallest size, return its time. Return None above the largest size."""
     above = min((m for m in times if m >= n), default=None)
     if above is None:
         return None

@@ -475,7 +475,7 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 
 
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
-    """Return the expected seconds of the last checks of these cases, without those of short launches. Devices
+    """Return the expected seconds of the last checks of these cases. Short launches count as 0. Devices
     check at the same time, so the slowest device decides."""
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:

@@ -90,7 +90,7 @@ ForeignField = tuple[Literal["machine", "device"], str, str, str]
 
 
 def foreign_fields(here: Fingerprints, there: Fingerprints) -> Iterator[ForeignField]:
-    """Yield the fields of the machine, then those of its devices, that contradict each other, sorted by name. A
+    """Yield the contradicting fields of the two machines, then of their devices, sorted by name. A
     field or a device that only one side knows is left out."""
     scopes: tuple[Literal["machine", "device"], ...] = ("machine", "device")
     for scope in scopes:

@@ -63,7 +63,7 @@ class CallOperands(Operands):
 
     _made_at: tuple[str, list[Any]] | None = None
     _made_s = 0.0  # the seconds in which the inputs were made
-    # the error if the function's results or times are not those of its calls, else None
+    # the error if the function returns earlier results or computes them outside its calls, else None
     false: Wrong | None = None
     _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
 

@@ -569,8 +569,8 @@ def launches(session: Session, launch: Launch, most: int) -> int:
 
 
 def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None:
-    """Return seconds per launch: the wall time of 3r launches minus that of r, over 2r, where r is `repeat`.
-    Returns None if the difference is not positive."""
+    """Return (wall seconds of 3r launches - wall seconds of r launches) / 2r, with r = `repeat`. Returns None
+    if the difference is not positive."""
     short_s = wall_s(session, launch, repeat)
     seconds = (wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
     return seconds if seconds > 0 else None

@@ -369,8 +369,8 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 def part_relation(path: str | Path) -> Relation:
     """Return the relation of the `.part` file to the result `path` beside it. It is "ahead" if it continues the
-    result, and "behind" if the result contains it or it is gone. Otherwise, also if one cannot be read, it is
-    "apart"."""
+    result, and "behind" if the result contains it or it is gone. It is "apart" otherwise, and if one of the two
+    files cannot be read."""
     try:
         return _relation(path, part_of(path))
     except FileNotFoundError:  # the run has ended since the file was found
