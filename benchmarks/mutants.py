@@ -262,8 +262,14 @@ PARTS = {
         (
             "tests/unit/store/test_document.py", "tests/unit/report/test_selectors.py",
             "tests/unit/report/test_compare.py", "tests/unit/measure/test_recorder.py",
+            "tests/unit/fleet/test_merging.py", "tests/unit/backends/test_reference.py",
+            "tests/unit/multi/test_device_groups.py::test_an_id_names_its_ranks",
         ),
-        ("tests/unit/report/test_formats.py", "tests/detect/test_command.py"),
+        (
+            "tests/detect/test_mode.py", "tests/unit/report/test_estimate.py",
+            "tests/functions/test_python.py::test_each_name_that_a_reader_sees_is_taken",
+            "tests/functions/test_reports.py::test_a_name_that_another_op_has_is_no_own_name",
+        ),
     ),
     "commands": (
         (
@@ -450,6 +456,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("FARTHEST = ", "", "a factor of e^100 is as good as any larger one"),
         ("MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
         ("if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
+    ),
+    "result/run.py": (
+        ("LINK_BYTES = ", "", "a bound with room on both sides"),
     ),
     "result/store/cache.py": (
         ("_MOST_BYTES = ", "", "a bound with room on both sides"),

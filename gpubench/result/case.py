@@ -369,8 +369,7 @@ def _size_test(text: str, whole: str, option: str) -> Selector:
     params = dict(_param(other, whole, option) for other in others)
 
     def matches(case: Case) -> bool:
-        n = case.params.get("n", 0)
-        return low <= n <= high and all(case.params.get(name) == value for name, value in params.items())
+        return low <= case.n <= high and all(case.params.get(name) == value for name, value in params.items())
 
     return matches
 

@@ -85,9 +85,8 @@ def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration()
 
 
 def test_a_nan_wins_a_maximum_in_each_order():
-    nan = float("nan")
-    for names, values in ((("x", "y"), (nan, 1.0)), (("x", "y"), (1.0, nan)), (("x", "y"), (2.0, 1.0))):
-        text = trace(lambda m, x, y: m.maximum(x, y), names).statements("python", "{}")
+    text = trace(lambda m, x, y: m.maximum(x, y), ["x", "y"]).statements("python", "{}")
+    for values in ((math.nan, 1.0), (1.0, math.nan), (2.0, 1.0)):
         known = {"select": lambda c, a, b: a if c else b, "real": float, "x": values[0], "y": values[1]}
         np.testing.assert_equal(eval(text, known), np.maximum(*values))
 

@@ -163,6 +163,7 @@ def test_an_id_that_means_another_gpu_is_named(old, new, known, apart):
     runs = [node_run("a", uuids) for uuids in (old, new)]
     runs = runs if known else [*map(anonymous, runs)]
     assert len([*foreign_gpus(*runs)]) == apart
+    assert not [*foreign_gpus(replace(runs[0], machine=replace(runs[0].machine, gpus=[])), runs[1])]
     found = compare(("old", runs[0]), [("new", runs[1])], CompareOptions())  # of the same model: not refused
     assert [difference.scope for difference in found.differences] == ["card"] * apart
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError
 from gpubench.result.case import parse_case_id, select_cases, selector
+from tests.raising import raised
 from tests.unit.report.builders import case
 
 BIG = case(n=4096, implementation="tuned", regime="transfer-once", device="cupy:0")
@@ -33,9 +34,7 @@ def test_what_a_selector_matches(text, what, matches):
 @pytest.mark.parametrize("text", ["", "@cupy", "matmul@", "a/b/c/d/e/f", "matmul//f32", "matmul/4096", "matmul/n>1",
                                   "matmul/n=0", "matmul/n>=1..2", "matmul/n=1k:4k", "matmul/n=1,batch", f"a/n=1,k={'9' * 5000}"])  # fmt: skip
 def test_what_is_no_selector_is_a_usage_error(text):
-    with pytest.raises(UsageError) as caught:
-        selector(text, option="--skip")
-    assert "--skip" in caught.value.message
+    assert "--skip" in raised(UsageError, selector, text, option="--skip").message
 
 
 def test_selection_combines():

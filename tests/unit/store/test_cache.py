@@ -95,11 +95,9 @@ def test_what_others_own_or_may_write_is_not_read(tmp_path, monkeypatch, level, 
 @posix
 def test_a_sticky_folder_is_no_danger(tmp_path, monkeypatch):
     """Others may add files there, which are looked at one by one, and change none of ours."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(folder))
-    monkeypatch.setattr(os, "geteuid", lambda: os.stat(folder).st_uid or 1234)  # root is no danger either
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid or 1234)  # root is no danger either
     cache.user_cache().write("name", b"content")
     assert (cache.user_cache().read("name", "it"), codes()) == (b"content", [])
 
@@ -129,8 +127,7 @@ def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch
     for name in ("GPUBENCH_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     cache.user_cache().write("name", b"content")
-    assert cache.user_cache().read("name", "it") is None
-    assert not cache.user_cache().keeps
-    assert codes() == ["cache-not-kept"]
+    files = cache.user_cache()
+    assert (files.read("name", "it"), files.keeps, codes()) == (None, False, ["cache-not-kept"])
     cache.fall_back_to(tmp_path / "run")
     assert (cache.user_cache().keeps, [folder.is_dir() for folder in cache.fallbacks()]) == (True, [True])
