@@ -97,6 +97,7 @@ def test_threads_and_blas_are_recorded() -> None:
 
     session = backends.load("torch").open("torch:cpu", threads=1)
     assert session.threads == torch.get_num_threads() == 1
+    assert (torch.is_grad_enabled(), torch.backends.cudnn.allow_tf32) == (False, False)
     assert f"BLAS_INFO={session.blas.library}" in torch.__config__.show().replace("=open,", "=openblas,")
     assert session.blas.kernel
 
