@@ -158,9 +158,9 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that advice can use, in a group for each op, dtype and params that has a time. It cannot
-    use variants, overheads, collectives, software adapters, and compiled code of functions that also run as
-    written."""
+    """Return the cases that advice can use, in a group for each op, dtype and params that has a time. It uses no
+    variants, overheads, collectives or software adapters, and no compiled code of a user's function that runs as
+    written on both a CPU and a GPU."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has the function as it is written, for each library, but has no compiled code of it.

@@ -340,7 +340,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """Show the current step, with `state` about its case."""
+        """Show the case at work, its place in the plan, and `state`, such as `preparing` or its time so far."""
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )

@@ -156,7 +156,7 @@ def _ask(
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
     """Run a command on the chosen nodes, and return their answers. `arguments` makes the command of a node from its
-    name. `saved` are the nodes of an earlier fleet, of which `whole` need not be asked again. Raises
+    name. `saved` are the nodes of an earlier fleet, of which `whole` are not asked again. Raises
     RequiredUnavailable if too few nodes can be asked."""
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]

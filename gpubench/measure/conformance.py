@@ -131,7 +131,7 @@ def suite(
 
 
 def _draw(count: int, dtype: Dtype = "float32") -> Array:
-    """Return random values to transfer, drawn once and repeated after PERIOD values."""
+    """Return `count` values to transfer: PERIOD random ones, repeated."""
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
     return repeat_values(period, count)
 

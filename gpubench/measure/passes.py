@@ -1,9 +1,9 @@
 """Choose what a run measures next: first the ladders of all ops, then sizes that narrow the break-evens most.
 
-A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the step that one op asks
-for. Its value is how much it is expected to narrow the break-evens of that op. The wishes with the most value
-per second form the next step. A step has wishes of several ops, so that the blocks of a case lie about a second
-apart: one slow second then does not affect all of them. An op's *check size* lies just above a power of two,
+A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the sizes of one op
+that are worth measuring next. Its value is how much they are expected to narrow the break-evens of that op. The
+wishes with the most value per second form the next step. A step has wishes of several ops, so that the blocks
+of a case lie about a second apart: one slow second then does not affect all of them. An op's *check size* lies just above a power of two,
 where padded and tiled kernels may be slower or wrong. It is measured once.
 """
 
@@ -118,12 +118,12 @@ class Unsharp(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A step that one op asks for."""
+    """The sizes of one op that are worth measuring next, with what they tell and take."""
 
     rungs: Rungs  # the ladder of the op
     slots: Mapping[int, set[Slot]]  # the contenders to measure, by size
     value: float  # the sum over the op's break-evens of the expected decrease of ln(high / low)
-    cost_s: float  # predicted seconds of the step
+    cost_s: float  # predicted seconds to measure them
 
     @property
     def rate(self) -> float:
