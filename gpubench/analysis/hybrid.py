@@ -31,7 +31,8 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """The fastest pipeline of an op at one size on one device, compared with the fastest waited call that
-    copies. The gain is null if no session measured both, and the fields about stages if they were not timed."""
+    copies. The gain is null if no session measured both. If the stages were not timed, `stages_s` is empty
+    and the other fields about them are null."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "copied", "interval", "pays")

@@ -249,8 +249,8 @@ NOWHERE = (4, 0.0)  # the key of a cell without a number, which comes last
 
 
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
-    """Return the sort key of a cell: wins at all sizes first, then break-evens, open cells, losses
-    and failures."""
+    """Return the sort key of a cell: first where the GPU wins at all sizes, then break-evens, cells without a
+    verdict, those where the GPU loses at all sizes, and failures."""
     ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
     rank = ranks.get(cell.kind, 2)
     # open cells and losses by the gain, the largest first

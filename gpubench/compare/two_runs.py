@@ -349,7 +349,6 @@ def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
         yield Permutation(tuple(a for a, _ in sides), tuple(b for _, b in sides))
 
 
-SESSIONS = 5  # the number of sessions on each side, as many as the tests of a comparison need
 MARGIN = 1.2  # a measured threshold exceeds the spread by this factor
 
 
@@ -360,7 +359,7 @@ class _Seen(NamedTuple):
     slower: bool  # whether the case was called SLOWER
 
 
-def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
+def noise(run: Run, sessions: int = MIN_SESSIONS, alpha: float = stats.ALPHA) -> Noise:
     """Return the false alarms and the spread of `run`, with `sessions` sessions on each side. The sessions of
     each stretch of `sessions` pairs of consecutive sessions are divided as in `permutations`. `alpha` is the
     significance level of the tests. Raises InputError if no case was measured in enough sessions."""

@@ -1,11 +1,11 @@
 """The files of /proc and /sys that describe the CPUs and the control groups of this process.
 
-/proc/cpuinfo has many forms: x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC. Control groups (v1,
-v2 and mixed) set a quota, a CPU set and a memory limit, and so do all groups above a group.
+/proc/cpuinfo has many forms: x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC. A process is limited
+by its own control group and by all groups above it: quota, CPU set and memory limit, in v1, v2 or both.
 
 A name of a group, such as `docker-4f0c...9a.scope`, has public words (docker, scope) and private parts, which
-identify a user or a container. The document has `*` in place of a private part. A recording has a number in its
-place. One private part has one number, so that the recording is still a consistent machine.
+identify a user or a container. In the document of `detect` each private part is replaced by `*`. In a recording
+of these files (for --sysroot) it is replaced by a number, the same wherever that part occurs.
 """
 
 from __future__ import annotations

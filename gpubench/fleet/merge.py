@@ -47,7 +47,8 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions if the files are of one machine, otherwise a fleet.
+    """Write one result with all sessions if the files are of one machine with the same device ids and no option or
+    file says how many nodes there are, otherwise a fleet.
 
     Raises UsageError for an output that is no result file. Raises InputError for a file that cannot be used; with
     `--expect` or `--nodes` such a file is a failed node instead. Also raises InputError for an incomplete fleet,

@@ -459,14 +459,15 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of `nodes`, which have a result, and of nodes without one: those in `failed`, and those that
-    only `names` lists. The fleet is complete if at least `expected` nodes have a result (None: all), and every node
-    with a label has a result. A complete fleet omits the nodes without one."""
-    brought = sorted(nodes, key=lambda node: node.key)
+    """Return the fleet of `nodes`, which have a result, and of nodes without one: those in `failed`, and those of
+    `names` that are in neither. The fleet is complete if at least `expected` nodes have a result (None: all), and no
+    node whose name is known lacks one. A complete fleet omits the nodes without one."""
+    brought, failed = sorted(nodes, key=lambda node: node.key), list(failed)
     labels = {node.label for node in brought if node.label is not None}
     absent = [
         Node(key=name, label=name, status="failed", reason="missing", error="no file of it was named")
         for name in names
+        if all(name != node.label for node in failed)
     ]
     rest = sorted([*absent, *failed], key=lambda node: (node.key, node.error or ""))
     missing = {node.key: node for node in rest if node.label not in labels}

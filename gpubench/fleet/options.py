@@ -139,7 +139,7 @@ class MergeOptions(CommonOptions):
 
 
 def merge(options: MergeOptions) -> None:
-    """Join result files into one result with all sessions, or into a fleet if they are of several machines."""
+    """Join result files of one machine into one result with all sessions, and others into a fleet."""
     from gpubench.fleet.merge import join_files
 
     join_files(options)

@@ -233,7 +233,7 @@ def libraries(program: Callable[..., Any]) -> Iterator[str]:
 
 
 def gpu_library(program: Callable[..., Any]) -> str:
-    """Return the nearest library of GPU_LIBRARIES that a GPU program uses, or an empty text if it uses none."""
+    """Return the first of `libraries` that is in GPU_LIBRARIES, or an empty text if the program uses none."""
     return next((name for name in libraries(program) if name in GPU_LIBRARIES), "")
 
 

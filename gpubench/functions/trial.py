@@ -341,7 +341,7 @@ def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) ->
 
 def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
     """Return the inputs at size `n`, and the seconds of making them. Raises PluginError if the user's code fails,
-    or if they need too much memory."""
+    or if a trial with random vectors would need too much memory."""
     # A trial makes float32 inputs twice and copies them; the function needs memory, too.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > request.most_bytes:

@@ -238,8 +238,9 @@ def judge_block(
 
 
 def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
-    """Return whether the device is too hot, lacks power, or runs far below its usual clock. `usual_hz` is that
-    clock, or None if it is unknown. A clock that the power cap lowers does not count."""
+    """Return whether the device says that heat or a failing power supply slows it down, or runs far below its
+    usual clock, `usual_hz` (None: unknown). A clock that the power limit lowers does not count: that is normal
+    under load."""
     if SLOWED.intersection(reading.throttle):
         return True
     if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:

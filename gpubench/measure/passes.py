@@ -3,8 +3,8 @@
 A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the sizes of one op
 that are worth measuring next. Its value is how much they are expected to narrow the break-evens of that op. The
 wishes with the most value per second form the next step. A step has wishes of several ops, so that the blocks
-of a case lie about a second apart: one slow second then does not affect all of them. An op's *check size* lies just above a power of two,
-where padded and tiled kernels may be slower or wrong. It is measured once.
+of a case lie about a second apart: one slow second then does not affect all of them. An op's *check size* lies
+just above a power of two, where padded and tiled kernels may be slower or wrong. It is measured once.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
 
 @section("machines", order=10, together=True, help="Machines side by side, where the files are of several")
 def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Return the section with the machines side by side, or None for a single machine or without a table."""
+    """Return the section with the machines side by side, or None if there is one machine or no table."""
     sides = machine_runs(analyses)
     if len(sides) < 2:
         return None

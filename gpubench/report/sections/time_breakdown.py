@@ -191,7 +191,7 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 def overheads_table(analysis: Analysis, options: RenderOptions) -> Table | None:
     """Return a table of the overheads with a row for each device, call, size and implementation, or None
-    without overheads. Unless the options ask for every size, it has three sizes of each call."""
+    without overheads. Unless the options ask for every size, it has at most three sizes of each call."""
     everything, unit = overheads(analysis).rows, options.time_unit
     if not everything:
         return None

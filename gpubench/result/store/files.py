@@ -371,12 +371,14 @@ def machine_name(machine: Machine) -> str:
     cpus = machine.cpu.available.value
     words = [machine.cpu.model.value or "cpu", *([f"{cpus} cpus"] if cpus else []), gpu or "no-gpu"]
     plain = [re.sub(r"\((r|tm|c)\)| @ .*", " ", word.lower()) for word in words]
-    return "-".join(re.sub(r"[^a-z0-9]+", "-", word).strip("-")[:40].rstrip("-") for word in plain)
+    return "-".join(
+        filter(None, (re.sub(r"[^a-z0-9]+", "-", word).strip("-")[:40].rstrip("-") for word in plain))
+    )
 
 
 def _results(folder: Path) -> list[Path]:
-    """Return the results in `folder` and its direct subfolders. A `.part` file replaces a result that it
-    continues, and is left out if the result contains it."""
+    """Return the paths of the results in `folder` and its direct subfolders. Of a result and the `.part` file
+    beside it, only the one that has more of the same run is listed. If their runs differ, both are."""
     from gpubench.result.store.journal import part_relation
 
     paths = {

@@ -196,6 +196,8 @@ def test_a_fleet_holds_each_machine_once_and_a_node_that_is_missing_makes_it_inc
     gone = Node(key="c.json", status="failed", error="c.json: there is no such file")
     fleet = fleet_of([run(1), run(2, gpu="GPU-2")], [gone], expected=3)
     assert (fleet.nodes_collected, fleet.complete, len(fleet.nodes)) == (2, False, 3)
+    lost = replace(gone, key="c", label="c", error="a longer story")
+    assert fleet_of([run(1)], [lost], names=["c"]).nodes[-1] == lost, "its reason is kept"
     parts = [run(1), run(2, gpu="GPU-2"), run(3, gpu="GPU-3")]
     whole = fleet_of(parts, [gone], expected=3)
     assert (whole.complete, len(whole.nodes)) == (True, 3)

@@ -266,6 +266,7 @@ def test_machine_names_are_fit_for_folders():
     sixteen = Fact(16, "ok", "p")
     cpu, gpu = "Intel(R) Xeon(R) Platinum 8480C @ 2.0GHz/../..", "../NVIDIA H200"
     assert name(cpu, gpu, available=sixteen) == "intel-xeon-platinum-8480c-16-cpus-nvidia-h200"
+    assert name("龙芯", gpu) == "nvidia-h200", "no letter of its model is fit"
     # 40 letters of each model; what is cut ends in no hyphen.
     assert {name("C" * 41, "G" * 39 + " 2"), name("c" * 40, "g" * 39)} == {f"{'c' * 40}-{'g' * 39}"}
 
