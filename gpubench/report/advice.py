@@ -12,6 +12,7 @@ from gpubench.base.units import count_noun, format_joules
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.wording import (
+    ALWAYS,
     cpu_names,
     join_texts,
     ratio_text,
@@ -78,7 +79,7 @@ def env(advice: Advice) -> str:
 
 def _question(advice: Advice) -> str:
     more = "".join(f", {name} = {value}" for name, value in advice.params.items())
-    situation = "copied at every call" if advice.calls <= 1 else f"{advice.calls} calls a copy"
+    situation = situation_text(ALWAYS if advice.calls <= 1 else f"transfer-once-{advice.calls}")
     if advice.data == "device":
         situation = f"data on the device, {'queued' if advice.regime == QUEUED else 'waited'}"
     if advice.regime.startswith(IN_PLACE):

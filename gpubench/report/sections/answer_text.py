@@ -235,7 +235,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         for regime in regimes:
             gains = self._gains(regime)
             wins = sum(gain.winner == "gpu" for gain in gains.values())
-            where = {WAITED: "with data on it", ALWAYS: "copied at every call"}.get(regime, with_text(regime))
+            where = "with data on it" if regime == WAITED else with_text(regime)
             counts += [f"{wins} of {len(gains)} {where}"] if gains else []
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
