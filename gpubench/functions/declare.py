@@ -62,17 +62,17 @@ class UserFunction:
     def __init__(
         self, cpu: Callable[..., Any], gpu: Callable[..., Any] | None = None, **options: Unpack[Options]
     ) -> None:
-        for program in (cpu, *([gpu] if gpu is not None else [])):
-            _require_plain(program)
-        unknown = [name for name in options if name not in OPTIONS]
-        if unknown:
-            raise UsageError(
-                "bad-function", f"a function has no option {unknown[0]!r}",
-                why="the options are " + ", ".join(OPTIONS),
-                hint=suggest(unknown[0], OPTIONS)
-                or "sizes, budget and devices are options of the run: gpubench run FILE --sizes 1k,4k",
-            )  # fmt: skip
+        _require_plain(cpu)
+        if gpu is not None:
+            _require_plain(gpu)
         for name, value in options.items():
+            if name not in OPTIONS:
+                raise UsageError(
+                    "bad-function", f"a function has no option {name!r}",
+                    why="the options are " + ", ".join(OPTIONS),
+                    hint=suggest(name, OPTIONS)
+                    or "sizes, budget and devices are options of the run: gpubench run FILE --sizes 1k,4k",
+                )  # fmt: skip
             _require_kind(name, value)
         functools.update_wrapper(
             self, cpu
@@ -126,7 +126,7 @@ class UserFunction:
 
 def _require_kind(name: str, value: Any) -> None:
     """Raise UsageError if the option cannot have this value. None is always allowed."""
-    kinds: dict[str, tuple[bool, str]] = dict.fromkeys(
+    kinds = dict.fromkeys(
         ("backends", "dtypes"), (isinstance(value, str), 'a text such as "numpy,cupy" or "float32,float64"')
     )
     storable = isinstance(value, Real) and (not value or 1e-30 < float(value) < 1e30)  # in a result file

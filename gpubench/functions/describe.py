@@ -12,6 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -243,8 +244,7 @@ def read_manifest() -> Manifest:
     path = os.environ.get(MANIFEST_VARIABLE)
     if not path:
         return Manifest()
-    with open(path, "rb") as file:
-        return msgspec.json.decode(file.read(), type=Manifest)
+    return msgspec.json.decode(Path(path).read_bytes(), type=Manifest)
 
 
 def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:
@@ -259,8 +259,7 @@ def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:
         os.close(descriptor)
         atexit.register(_remove, _path, os.getpid())
         os.environ[MANIFEST_VARIABLE] = _path
-    with open(_path, "wb") as file:
-        file.write(msgspec.json.encode(_known))
+    Path(_path).write_bytes(msgspec.json.encode(_known))
 
 
 def _remove(path: str, process: int) -> None:

@@ -38,7 +38,7 @@ from gpubench.kernels.templates.cpu import MOST_INPUTS
 from gpubench.kernels.templates.formula import Formula, Untraceable, trace
 
 
-class Unreadable(Exception):
+class Unreadable(PluginError):
     """The error for an object that cannot be compared. Its text is the reason, in one sentence."""
 
 
@@ -187,8 +187,10 @@ def differences(a: Array, b: Array) -> Array:
 
     if "O" in (a.dtype.kind, b.dtype.kind):
         return np.asarray(np.frompyfunc(differ, 2, 1)(a, b), dtype=bool)
-    wrong = np.asarray(a != b)
-    return wrong & ~((a != a) & (b != b)) if wrong.any() else wrong
+    with contextlib.suppress(TypeError):  # a structured array beside one of other fields or of numbers
+        wrong = np.asarray(a != b)
+        return wrong & ~((a != a) & (b != b)) if wrong.any() else wrong
+    return np.ones(a.shape, dtype=bool)
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -271,8 +273,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
     if source.kind == "pickle":
         import cloudpickle
 
-        with open(source.place, "rb") as file:
-            return cloudpickle.load(file), ""
+        return cloudpickle.loads(Path(source.place).read_bytes()), ""
     if source.kind == "module":
         package = importlib.import_module(source.place)
         path = Path(package.__file__ or "")  # no file if it is in an archive, or is a folder alone
@@ -341,14 +342,20 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         return [(low + (high - low) * rng.random(n, dtype=width)).astype(dtype) for _ in arguments]
     _seed_others((seed + n) % 2**32)
     made = _call_maker(function.make, {"rng": rng, "n": n, "dtype": dtype})
+    if isinstance(made, Iterator):
+        made = list(made)
     if not isinstance(made, list | tuple):
         if made is None or len(arguments) != 1:
             raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
         made = [made]
 
     def cast(x: Any) -> Any:
-        # The session of each library makes its arrays from those of NumPy.
-        return _cast(on_host(x) if function.gpu is None and is_tensor(x) else x, dtype)
+        if function.gpu is None and is_tensor(x):
+            x = on_host(x)  # the session of each library makes its arrays from those of NumPy
+        if not is_floating(x):
+            return x
+        # The copy is contiguous, and keeps Fortran's order of axes and a subclass, such as a masked array.
+        return x.astype(dtype if x.dtype.kind == "f" else COMPLEX[dtype], order="A")
 
     inputs = [change_input(function, cast, x) for x in made]
     return [Stays(x) if isinstance(mark, Stays) else x for x, mark in zip(inputs, made, strict=True)]
@@ -418,14 +425,6 @@ def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
         return make(**{p.name: arguments[p.name] for p in taken})
     # A single parameter that has another name gets n.
     return make(arguments["n"]) if len(taken) == 1 else make(*list(arguments.values())[: max(2, len(taken))])
-
-
-def _cast(value: Any, dtype: str) -> Any:
-    """Return an array of floating-point numbers in the dtype, and any other object unchanged."""
-    if not is_floating(value):
-        return value
-    # The copy is contiguous, and keeps Fortran's order of axes and a subclass, such as a masked array.
-    return value.astype(dtype if value.dtype.kind == "f" else COMPLEX[dtype], order="A")
 
 
 def plain(value: Any) -> Any:

@@ -144,8 +144,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             return result
         result = columns(result)
         if isinstance(result, tuple | list):
-            items = map(self._fetch, result)
-            return tuple(items) if isinstance(result, tuple) else list(items)
+            items = [self._fetch(item) for item in result]
+            return tuple(items) if isinstance(result, tuple) else items
         if isinstance(result, dict):
             return {key: self._fetch(item) for key, item in result.items()}
         return on_host(result)

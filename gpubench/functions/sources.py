@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -54,13 +55,14 @@ def source_of(where: str) -> CodeSource:
     """Return the source for a path or a dotted module name. Raises UsageError if the file cannot be read or
     does not end in .py. Whether a module exists is not checked."""
     if _is_path(where):
-        path = Path(os.path.realpath(where))
+        path = Path(os.path.abspath(where))
         try:
-            disk.read_regular(path, 0)
+            disk.read_regular(where, 0)
+            path = Path(os.path.realpath(where))
         except OSError as error:
-            near = [
-                name for name in glob.glob("*.py", root_dir=path.parent) if os.path.isfile(path.parent / name)
-            ]
+            near: list[str] = []
+            with contextlib.suppress(UnicodeEncodeError):  # no path of this system
+                near = [x for x in glob.glob("*.py", root_dir=path.parent) if os.path.isfile(path.parent / x)]
             raise UsageError(
                 "bad-function", f"there is no file {where}",
                 why=f"it was looked for in {path.parent}: {disk.reason(error)}",
@@ -136,7 +138,8 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
         if name not in report.known:
             raise UsageError(
                 "bad-function", f"{shown} has no function {name!r}", why="it declares " + ", ".join(report.known),
-                hint=suggest(name, report.known) or "take one of these",
+                hint=f"write {shown}:{name.replace(',', f' {shown}:')}" if "," in name
+                else suggest(name, report.known) or "take one of these",
             )  # fmt: skip
     add_to_manifest(source, report.functions)
     ops = [make_op(description, Code(worker_alone)) for description in report.functions]

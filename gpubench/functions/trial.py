@@ -32,7 +32,6 @@ from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import GPU_LIBRARIES, Stays, UserFunction, gpu_library
 from gpubench.functions.describe import DTYPES, MOST_FLOPS, CodeSource, Description, Points, Shown, extrapolate
 from gpubench.functions.loading import (
-    Unreadable,
     equal,
     formula,
     is_floating,
@@ -45,6 +44,7 @@ from gpubench.functions.loading import (
     size,
     where,
 )
+from gpubench.kernels.contract.op import Array
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES, SHORT_DTYPES
 
@@ -60,6 +60,7 @@ TRIAL_S, MOST_S = 60.0, 0.25
 # After the first size, the limits SHORT_S and SMALL_BYTES are this many times larger, because a single size shows no
 # growth.
 SECOND = 8
+LIBRARY_FIRST = "its first argument has to be the array library, f(xp, x)"
 # The largest size of a search, and the most seconds that one of its calls may be estimated to take.
 HIGHEST, LONGEST_S = 2**24, 0.5
 
@@ -205,7 +206,10 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 def _flops(count: Callable[[int], float], n: int) -> float:
     """Return the user's number of operations at size n, or raise PluginError."""
-    flops = count(n)
+    try:
+        flops = count(n)
+    except Exception as error:
+        raise PluginError(f"its option flops raises {error_text(error)} at n = {n}") from error
     if not (isinstance(flops, Real) and 0 <= flops <= MOST_FLOPS):
         raise PluginError(f"its option flops returns {flops!r:.40} at n = {n}: return a number of operations")
     return float(flops)
@@ -247,6 +251,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
     call = function.cpu if function.gpu is not None else partial(function.cpu, np)
+    usual = function.gpu is not None or function.parameters[:1] in (["xp"], ["np"])
     try:
         with np.errstate(all="ignore"):
             tracemalloc.start()
@@ -268,8 +273,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
                     break
     except Exception as error:
         what = where(error, function)
-        usual = function.gpu is not None or function.parameters[:1] in (["xp"], ["np"])
-        hint = "" if usual else "its first argument has to be the array library, f(xp, x): called so, "
+        hint = "" if usual else f"{LIBRARY_FIRST}: called so, "
         if usual and function.gpu is None and "Tensor" in what:
             hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
         raise PluginError(f"{hint}it raises {what} at n = {n}") from error
@@ -280,14 +284,18 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
                 f"it changes {changed}: it has to leave its inputs as they are, so work on a copy"
             )
     if function.same is None:
-        _require_readable(result)
+        arrays = _require_readable(result)
+        if not usual and any(array.dtype.kind == "O" for array in arrays):  # such as np.cumsum of the library
+            raise PluginError(f"{LIBRARY_FIRST}: called so, it returns objects that are no numbers")
         if not equal(result, second):
             raise PluginError(
                 "two calls give different results: draw random numbers in `inputs`, call eval() of a network, or say"
                 " same="
             )
         if not again and (limit_s is None or 3 * first_s <= limit_s):
-            _require_fresh(call, result, inputs, _inputs(function, n, request, seed=2)[0])
+            _require_fresh(
+                call, [np.array(x) for x in arrays], inputs, _inputs(function, n, request, seed=2)[0]
+            )
     results = leaves(result)
     if not results:
         raise PluginError("it returns nothing")
@@ -295,12 +303,11 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     return Trial(n, inputs, results, inputs_s, seconds, max(0, peak - sum(size(value) for _, value in results)))
 
 
-def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError if `call` returns its old `result` for new inputs and for scaled numbers."""
+def _require_fresh(call: Callable[..., Any], arrays: list[Array], inputs: list[Any], others: list[Any]) -> None:
+    """Raise PluginError if `call` returns the `arrays` of its old result for new inputs and for scaled numbers."""
     import numpy as np
 
     own = [plain(x) for x in inputs]
-    arrays = [np.array(on_host(value)) for _, value in leaves(result)]
 
     def other_values() -> Iterator[list[Any]]:
         share = np.random.default_rng(3).uniform
@@ -356,31 +363,28 @@ def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1
         raise PluginError(f"its inputs raise {where(error, function)} at n = {n}") from error
 
 
-def _require_readable(result: Any) -> None:
+def _require_readable(result: Any) -> list[Array]:
+    """Return the arrays of a result. Raises PluginError if it has none that can be compared, or only NaN."""
     import numpy as np
 
     if result is None:
         raise PluginError("it returns nothing: return the result")
-    try:
-        arrays = [on_host(value) for _, value in leaves(result)]
-    except Unreadable as error:
-        raise PluginError(str(error)) from error
+    arrays = [on_host(value) for _, value in leaves(result)]
     if arrays and all(a.size and a.dtype.kind in "fc" and np.isnan(a).all() for a in arrays):
         raise PluginError("its whole result is NaN: `inputs` has to return values for which it has a result")
+    return arrays
 
 
 def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
     stays = isinstance(values[0], Stays)
     values = [plain(value) for value in values]
     shapes = [tuple(getattr(value, "shape", ())) for value in values]
-    same_axes = len({len(shape) for shape in shapes}) == 1
-    extents: list[Points] = [
-        [(trial.n, shape[axis]) for trial, shape in zip(trials, shapes, strict=True)]
-        for axis in range(len(shapes[0]) if same_axes else 0)
-    ]
+    sizes = [trial.n for trial in trials]
+    lengths = zip(*shapes, strict=True) if len(set(map(len, shapes))) == 1 else ()  # of each axis
     kind = getattr(getattr(values[0], "dtype", None), "kind", "")
     return Shown(
-        name, extents, [(trial.n, size(value)) for trial, value in zip(trials, values, strict=True)],
+        name, [list(zip(sizes, axis, strict=True)) for axis in lengths],
+        list(zip(sizes, map(size, values), strict=True)),
         floating=kind == "f" and hasattr(values[0], "nbytes"), stays=stays,
     )  # fmt: skip
 
@@ -390,7 +394,7 @@ def _highest(trials: list[Trial], request: TrialRequest) -> int:
     time allow."""
     held: Points = [
         # The reference in float64 takes twice as much as the call itself.
-        (t.n, 3 * t.peak + 4 * (sum(size(plain(x)) for x in t.inputs) + sum(size(v) for _, v in t.results)))
+        (t.n, 3 * t.peak + 4 * (size(list(map(plain, t.inputs))) + sum(size(v) for _, v in t.results)))
         for t in trials
     ]
     # The time of the inputs counts less, because several calls use them.
@@ -412,9 +416,9 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
     except PluginError as error:
         report.broken = str(error)
         return
-    names = list(loaded.functions) if request.names is None else request.names
     report.known = [*loaded.functions, *loaded.wrong]
-    report.wrong = {n: why for n, why in loaded.wrong.items() if request.names is None or n in names}
+    names = request.names or report.known
+    report.wrong = {n: why for n, why in loaded.wrong.items() if n in names}
     for name in names:
         if name in request.skip or name not in loaded.functions:
             continue

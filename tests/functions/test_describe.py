@@ -437,7 +437,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     (THREE * 0, THREE * 0, 0.0, [0], ""), (Output(THREE, None), {"a": THREE}, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
     ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1] is 7, not 8"),
     (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array(["x"]), np.array([1.0]), np.inf, [0], "out[0] is x, not 1.0"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
-    (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0")])  # fmt: skip
+    (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.zeros(1, "f4,i4"), np.zeros(1), np.inf, [0], "out[0] is (0.0, 0), not 0.0"), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0")])  # fmt: skip
 def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error, place, words):
     told = compare(got, want, Allowed(0.0, 0.0))
     assert (told.error, told.place, told.words) == (pytest.approx(error), place, words)
@@ -511,7 +511,7 @@ def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case():
     *_, told = trial.describe("f", function, trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[3]))
     assert [shown.floating for shown in told.inputs] == [True, False, False, False]
     made = {"a": Held(THREE, 3), "b": (Pair(THREE, [1.5, 2.5]), [THREE])}
-    (inside,) = make_inputs(UserFunction(sum_of, inputs=lambda n: made), ["values"], 3, "float16", 1)
+    (inside,) = make_inputs(UserFunction(sum_of, inputs=lambda n: iter([made])), ["values"], 3, "float16", 1)
     (pair, (second,)), held = inside["b"], inside["a"]
     assert [x.dtype for x in (held.a, pair.a, second, made["a"].a)] == ["float16"] * 3 + ["float64"]
     assert (pair.b, held.b, size(held)) == ([1.5, 2.5], 3, held.a.nbytes + sys.getsizeof(3))

@@ -250,10 +250,10 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
     ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
-    ("gpubench.function(tolerance='1e-3')(len)\n", "cannot be imported", "the option tolerance is '1e-3'"),
-    ("gpubench.function(tolerance=1e-120)(len)\n", "cannot be imported", "the option tolerance is 1e-120"),
-    ("f = gpubench.function(lambda xp, x: x, flops=lambda n: np.nan)", "no function", "a number of operations"),
-    ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 10**400)", "no function", "a number of operations"),
+    *((f"gpubench.function(tolerance={x})(len)\n", "cannot be imported", f"the option tolerance is {x}") for x in ("'1e-3'", "1e-120")),
+    ("f = gpubench.function(lambda x: np.asarray(x))", "no function", "has to be the array library, f(xp, x): called so, it returns"),
+    *((f"f = gpubench.function(lambda xp, x: x, flops=lambda n: {x})", "no function", "a number of operations") for x in ("np.nan", "10**400")),
+    ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 1 // 0)", "no function", "its option flops raises ZeroDivisionError"),
     ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
     ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
@@ -275,7 +275,7 @@ def test_names_that_nothing_has(in_process, tmp_path):
     assert "did you mean" not in in_process("run", "folder.py").stderr
     write(tmp_path, "", "\udcff.py")
     assert "not valid UTF-8" in in_process("run", "\udcff.py", status=2).stderr
-    hints = {"matmul": "--ops matmul", "mine": "mine.py\n", "mine.py pairwise": "mine.py:pairwise"}
+    hints = {"matmul": "--ops matmul", "mine": "mine.py\n", "mine.py pairwise": "mine.py:pairwise", "mine.py:a,b": f"{tmp_path}/mine.py:a "}  # fmt: skip
     for words, hint in hints.items():
         assert f"write {hint}" in in_process("run", *words.split()).stderr
 
