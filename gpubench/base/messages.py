@@ -430,8 +430,7 @@ DETECTION = {
     "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory.",
     "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work.",
     "VRAM_LT_2GIB": "Less than 2 GiB of usable GPU memory.",
-    "VRAM_UNKNOWN": "No source tells the size of its memory: the vendor's driver with its libraries may, and "
-                    "`gpubench run` needs no size.",
+    "VRAM_UNKNOWN": "No source tells the size of its memory; the vendor's driver may. `gpubench run` needs no size.",
     "SOURCE_LATE": "Its driver did not answer in time: keep it loaded (NVIDIA: nvidia-smi -pm 1), or wait longer "
                    "(GPUBENCH_PROBE_LIMIT=2m).",
     "SHARED_BANDWIDTH": "It shares the CPU's memory, so splitting the work gains nothing.",
@@ -442,6 +441,7 @@ DETECTION = {
     "MEMORY_BUSY": "More than half of its memory is in use by other programs.",
     "NO_DRIVER": "No driver that computes is bound to it; install the vendor's driver, or a kernel that has one.",
     "PASSED_THROUGH": "It is reserved for a virtual machine; bind the vendor's driver to use it here.",
+    "EXCLUDED": "Its driver was told to leave it out; change the option NVreg_ExcludedGpus and reload nvidia.",
     "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
     "NO_PERMISSION": "The driver refuses this process; restart the container, which may have lost its devices.",
     "GPU_LOST": "The driver does not reach it; reset it (nvidia-smi --gpu-reset) or restart the machine. dmesg says "

@@ -175,10 +175,7 @@ _AT_START = r"\A(?:(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=/-])"
 # Text from which GitHub and GitLab make links or notifications, whatever Markdown says: @name, an e-mail
 # address, owner/repository@commit, #12, !12, GH-12, scheme://, www. A mark of no width after the match prevents
 # that. Case ids, which have @ after a letter, are none of these.
-_LINKED = (
-    r"(?i)(?<![A-Za-z0-9])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[0-9a-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)"
-    r"|\bwww(?=\.)"
-)
+_LINKED = r"(?i)(?<![a-z\d])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[\da-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)|\bwww(?=\.)"
 _NO_WIDTH = "&ZeroWidthSpace;"
 
 # Invisible characters: control characters, direction marks, and characters that Unicode allows a renderer or a

@@ -33,8 +33,7 @@ _MAX_NUMBER_LENGTH = 32
 
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = re.compile(
-    rf"(?P<base>{_DIGITS})\^(?P<power>{_DIGITS})"
-    rf"|(?P<digits>{_DIGITS})[eE](?P<exponent>{_DIGITS})"
+    rf"(?P<base>{_DIGITS})\^(?P<power>{_DIGITS})|(?P<digits>{_DIGITS})[eE](?P<exponent>{_DIGITS})"
     rf"|(?P<plain>{_DIGITS}(?:\.{_DIGITS})?)(?: ?(?P<suffix>[kKmMgG])[iI]?)?"
 )
 SIZE_UNITS = (("G", 2**30), ("M", 2**20), ("K", 2**10))  # as `parse_sizes` reads them

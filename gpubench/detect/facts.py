@@ -72,7 +72,7 @@ class Root:
         self._direct = os.path.realpath(base) == "/" and trace is None
 
     def read(self, path: str) -> FileText:
-        """Read at most 16 MiB of a regular file, without NUL bytes and outer white space. Errors become
+        """Read at most 16 MiB of a regular file, without NUL bytes, CR and outer white space. Errors become
         the status."""
         real = self._real(path)
         if real is None:
@@ -88,7 +88,7 @@ class Root:
                 return FileText(path, None, "permission")
             self.trace.folders.setdefault(real, [])
             return FileText(path, None, "invalid")
-        text = self.trace.files[real] = raw.decode("utf-8", "replace").replace("\0", "").strip()
+        text = self.trace.files[real] = re.sub("[\0\r]", "", raw.decode("utf-8", "replace")).strip()
         return FileText(path, text, "ok")
 
     def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
@@ -225,9 +225,11 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """Parse a number of bytes. Returns None for 0, which some files state for an unknown number. Raises
-    ValueError for other texts."""
-    return size(text) or None
+    """Parse a number of bytes below 1 EiB. Returns None for 0, which some files state for an unknown number.
+    Raises ValueError for other texts."""
+    if (value := size(text)) >> 60:
+        raise ValueError("no memory is that large")
+    return value or None
 
 
 def parse_name(text: str) -> str | None:

@@ -17,6 +17,7 @@ from gpubench.detect.facts import (
     Address,
     DeviceRecord,
     address,
+    derive,
     fact_types,
     first,
     first_field,
@@ -151,8 +152,7 @@ def _identity(device: MergedDevice) -> dict[str, Fact[Any]]:
 
 def _source(device: MergedDevice) -> str:
     record = next((r for r in device.records if vendor_of(r) is not None), device.records[0])
-    fact = record.facts.get("vendor_id")
-    return fact.source if fact is not None and fact.source else record.source
+    return record.facts.get("vendor_id", ABSENT).source or record.source
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
@@ -253,10 +253,8 @@ def _usable(
         return max(measured, key=lambda fact: fact.value or 0) if measured else first(*sizes)
     if memory.unified.value or kind.value == "integrated":
         return _budget(memory, vendor, host.usable_bytes)
-    dedicated = memory.dedicated_bytes
-    if dedicated.value is None:
-        return dedicated
-    return make_fact(max(0, dedicated.value - (memory.reserved_bytes.value or 0)), dedicated.source)
+    reserved = memory.reserved_bytes.value or 0
+    return derive(memory.dedicated_bytes, lambda size: max(0, size - reserved))
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
@@ -273,8 +271,7 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
         window = make_fact(min(window.value, ram.value), window.source)
     if "invalid" in (carved.status, window.status):  # it is unknown which one is larger
         return lost(window if window.status == "invalid" else carved)
-    best = first(carved, window)
-    return best if best.value is None else make_fact(max(carved.value or 0, window.value or 0), best.source)
+    return derive(first(carved, window), lambda _: max(carved.value or 0, window.value or 0))
 
 
 def partitions(device: MergedDevice) -> list[Partition]:

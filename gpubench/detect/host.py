@@ -219,6 +219,8 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
     `gpu_nodes` are the NUMA nodes of GPU memory, which does not count."""
     table = root.fact(MEMINFO, parse_meminfo)
     entries = table.value or {}
+    if "MemAvailable" in entries:  # some containers show the host's beside their own MemTotal
+        entries["MemAvailable"] = min(entries["MemAvailable"], entries["MemTotal"])
 
     def entry(key: str) -> Fact[int]:
         return derive(table, lambda entries: entries.get(key))

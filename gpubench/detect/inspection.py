@@ -388,7 +388,9 @@ WSL_NODE, UVM_NODE = "/dev/dxg", "/dev/nvidia-uvm"
 # The reason against a GPU of NVIDIA that no API lists, by the outcome of the probe `cuda`.
 _BY_CUDA = {"absent": "RUNTIME_MISSING", "mismatch": "UNUSABLE", "invalid": "UNUSABLE"}
 # The reasons for which a library does not list a GPU, so that the numbers of environment variables skip it.
-_UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "NOT_EXPOSED", "NO_PERMISSION", "GPU_LOST"}
+_UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "EXCLUDED", "NOT_EXPOSED", "NO_PERMISSION", "GPU_LOST"}
+# The place of the reason EXCLUDED.
+_EXCLUSION = missing("absent", f"{NVIDIA_FOLDER}/gpus/*/information")
 # The drivers that reserve a device for a virtual machine: KVM's, those of vendors for it, the older one, Xen's.
 _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
@@ -403,7 +405,7 @@ def judge_access(gpu: Gpu, live: bool) -> Gpu:
         ("NO_DRIVER", driver, (driver.value or "").endswith("fb") or (driver.status == "absent" and driver.source)),
         ("PASSED_THROUGH", driver, re.fullmatch(_FOR_GUESTS, driver.value or "")),
         ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
-        *((code, NOT_PROBED, True) for code in gpu.why_not),
+        *((code, _EXCLUSION if code == "EXCLUDED" else NOT_PROBED, True) for code in gpu.why_not),
         # WebGPU heeds no environment variable
         ("HIDDEN_BY_ENV", hiding, hiding.value and not _by_webgpu(gpu)),
         ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),
@@ -438,7 +440,11 @@ def read_access(
         failed = ["DRIVER_MISMATCH"] if nvidia and nvml == "mismatch" else []
         if nvidia and not gpu.apis and nvml == "permission":
             failed = ["NO_PERMISSION"]
-        elif gpu.driver.name.value == "nvidia" and not gpu.apis and nvml == "ok" and node.value == "present":
+        elif (
+            gpu.driver.name.value == "nvidia"
+            and not (gpu.apis or gpu.why_not)
+            and (nvml, node.value) == ("ok", "present")
+        ):
             failed = ["GPU_LOST"]
         if nvidia and (code := _BY_CUDA.get(statuses.get("cuda", "ok"))) and not _by_webgpu(gpu):
             failed = failed or [code]
@@ -459,7 +465,7 @@ def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
         # in a container, NVIDIA's /proc lists only GPUs that the container was given
         if own is None and shown:
             return make_fact("absent", f"{NVIDIA_FOLDER}/gpus")
-        paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{own.ordinal}"] if own and own.ordinal is not None else [])
+        paths = [*([f"/dev/nvidia{own.ordinal}"] if own and own.ordinal is not None else []), "/dev/nvidiactl"]
     elif driver and gpu.vendor.value == "nvidia" and driver not in FREE_DRIVERS:
         paths = [CHIP_NODE] if device.bdf is None else []
     elif name := first_field(device.records, "node"):
@@ -468,12 +474,10 @@ def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
         paths = [WSL_NODE]
     else:
         paths = []
-    if not paths:
-        return NOT_PROBED
-    # The worst of them; of equally bad ones the first, of good ones the last.
     states = [make_fact(node_status(path), path) for path in paths]
-    blocked = [state for word in ("absent", "no_permission") for state in states if state.value == word]
-    return blocked[0] if blocked else states[-1]
+    return min(
+        states, key=lambda state: f"{state.value}", default=NOT_PROBED
+    )  # in the order of the alphabet: the worst
 
 
 def node_status(path: str) -> str:

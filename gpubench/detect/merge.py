@@ -320,10 +320,10 @@ def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
     """Return 0 if record and device are of one kind (discrete or integrated), 2 if not, 1 if a kind
     is unknown."""
     kinds = {kind for r in device.records for kind in (r.adapter_type, r.value("kind"))}
-    if record.adapter_type not in ("discrete", "integrated"):
+    both = {"discrete", "integrated"}
+    if record.adapter_type not in both:
         return 1
-    other = "integrated" if record.adapter_type == "discrete" else "discrete"
-    return 0 if record.adapter_type in kinds else 2 if other in kinds else 1
+    return 0 if record.adapter_type in kinds else 1 + bool(kinds & both)
 
 
 def _differ(own: object, other: object) -> bool:
@@ -341,16 +341,10 @@ def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
 
 
 def _loose_rank(record: DeviceRecord) -> tuple[object, ...]:
-    unknown = (record.device_id is None, record.vendor_id is None)
-    name = (record.enumeration, vendor_of(record) or 0)
     return (
-        _may_repeat(record),
-        record.source not in _CHIP,
-        *name,
-        *unknown,
-        _ordinal(record),
-        _record_key(record),
-    )
+        _may_repeat(record), record.source not in _CHIP, record.enumeration, vendor_of(record) or 0,
+        record.device_id is None, record.vendor_id is None, _ordinal(record), _record_key(record)
+    )  # fmt: skip
 
 
 def _ordinal(record: DeviceRecord) -> tuple[int, str]:

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from gpubench.base import AMD, APPLE, INTEL, NVIDIA, group_by
 from gpubench.detect.facts import (
-    ABSENT,
     Address,
     DeviceRecord,
     FileText,
@@ -101,10 +100,12 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
     the PCI address, or None if the folder states it. What would wake a sleeping device is not probed."""
     state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
-    uevent = parse_uevent(root.read(f"{folder}/uevent"))
+    reading = root.read(f"{folder}/uevent")
+    uevent = parse_uevent(reading)
     listed, bdf = bdf, bdf or address(uevent.get("PCI_SLOT_NAME"))
     numbers = {name: _number(root, folder, name) for name in _NUMBERS}
-    driver = bound_driver(root, folder, uevent)
+    link = f"{folder}/driver"
+    driver = first(make_fact(root.link(link), link), reading.fact(_driver))
     if numbers["vendor_id"].value is None and driver.value in DRIVER_VENDORS:
         numbers["vendor_id"] = derive(driver, DRIVER_VENDORS.__getitem__)
     facts: dict[str, Fact[Any]] = {name: derive(fact, lambda n: f"{n:04x}") for name, fact in numbers.items()}
@@ -136,11 +137,8 @@ def _link_folder(root: Root, folder: str, bdf: Address | None, vendor: int | Non
 _VEGA_PORTS = ((0x1022, 0x1471), (0x1022, 0x14A1))
 
 
-def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
-    """Return the name of the driver that is bound to the device, from the link `driver` in its `folder` or else
-    from its `uevent`. The fact is absent if no driver is bound."""
-    name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
-    return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
+# Parses a uevent file into the name of the bound driver. The kernel writes other entries for each device, too.
+_driver = matching(r"(?ms)(?=.*=)(?:.*^DRIVER=(\S+)$)?.*", lambda match: match[1])
 
 
 class NumberPlaces(NamedTuple):
@@ -184,8 +182,8 @@ def _number(root: Root, folder: str, name: str) -> Fact[int]:
     for text, path in ((uevent.get("MODALIAS", ""), reading.path), (alias.text or "", alias.path)):
         if match := _MODALIAS.fullmatch(text):
             digits = "".join(match[group] for group in place.alias)
-            return first(ABSENT, own) if digits == "FFFFFFFF" else make_fact(int(digits, 16), path)
-    return first(ABSENT, own)
+            return own if digits == "FFFFFFFF" else make_fact(int(digits, 16), path)
+    return own
 
 
 def parse_uevent(reading: FileText) -> dict[str, str]:
@@ -446,38 +444,51 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
     families: set[Family | None] = set()
     seen: set[str] = set()
     doubtful = False
+    devices = {
+        name: describe(root, f"{PLATFORM_DEVICES}/{name}", "platform")
+        for name in root.names(PLATFORM_DEVICES) or () if _GPU_NODE.fullmatch(name)
+    }  # fmt: skip
+    # A card may be that of the display beside the GPU, whose own device has another driver then.
+    drivers = {
+        _family(gpu): driver for gpu in devices.values() if (driver := gpu.record.facts["driver.name"]).value
+    }
     # The card that renders stands for its chip, not the display beside it.
     for ordinal, card in sorted(enumerate(cards), key=lambda entry: not entry[1].node):
-        if card.function.bdf is not None:
+        function = card.function
+        if function.bdf is not None:
             continue
-        driver = card.function.record.value("driver.name")
-        uevent = card.function.uevent
-        family = _family(driver, uevent)
-        in_tree = "OF_FULLNAME" in uevent or driver not in DRIVER_VENDORS
+        record, family = function.record, _family(function)
+        driver = record.value("driver.name")
         seen.add(card.device)
-        if driver in DRIVER_VENDORS and not (in_tree and family):
+        if driver in DRIVER_VENDORS and not (family and "OF_FULLNAME" in function.uevent):
             # A PCI card whose address cannot be read: it is still there.
-            gpus.append((replace(card.function.record, ordinal=ordinal, node=card.node), card))
-        elif family in families or (not family and (_only_displays(driver, uevent) or "PCI_ID" in uevent)):
+            gpus.append((replace(record, ordinal=ordinal, node=card.node), card))
+        elif family in families or (
+            not family
+            and (
+                "PCI_ID" in function.uevent
+                or re.fullmatch(_DISPLAYS, _plain_driver(function))
+                or re.match(_DISPLAY_BUSES, function.uevent.get("MODALIAS", ""))
+            )
+        ):
             continue  # the bus lists what is on it
         elif family or card.node:
-            gpus.append((_record(card.function.record, ordinal, family, card.node), card))
+            own = drivers.get(family) if family and card.device not in devices else None
+            gpus.append((_record(record, ordinal, family, card.node, own), card))
             families |= {family} - {None}
         elif not any(card.node for card in cards):  # else the kernel says that this card does not render
             doubtful = True
-    for name in root.names(PLATFORM_DEVICES) or ():
-        if _GPU_NODE.fullmatch(name) and name not in seen:
-            device = describe(root, f"{PLATFORM_DEVICES}/{name}", "platform")
-            family = _family(device.record.value("driver.name"), device.uevent)
-            if family not in families:
-                gpus.append((_record(device.record, len(gpus), family), None))
-                families |= {family} - {None}
+    for name, device in devices.items():
+        family = _family(device)
+        if name not in seen and family not in families:
+            gpus.append((_record(device.record, len(gpus), family), None))
+            families |= {family} - {None}
     return TreeGpus(gpus, doubtful)
 
 
-def _family(driver: str | None, uevent: Mapping[str, str]) -> Family | None:
-    plain = (driver or "").replace("-", "_")
-    compatible = [uevent.get(f"OF_COMPATIBLE_{number}", "") for number in range(4)]
+def _family(function: Function) -> Family | None:
+    plain = _plain_driver(function)
+    compatible = [function.uevent.get(f"OF_COMPATIBLE_{number}", "") for number in range(4)]
     if re.fullmatch(_DISPLAYS, plain):
         return None
     for family in _FAMILIES:
@@ -487,15 +498,16 @@ def _family(driver: str | None, uevent: Mapping[str, str]) -> Family | None:
     return None
 
 
-def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
-    plain = (driver or "").replace("-", "_")
-    alias = uevent.get("MODALIAS", "")
-    return bool(re.fullmatch(_DISPLAYS, plain) or re.match(_DISPLAY_BUSES, alias))
+def _plain_driver(function: Function) -> str:
+    return (function.record.value("driver.name") or "").replace("-", "_")
 
 
-def _record(record: DeviceRecord, ordinal: int, family: Family | None, node: str | None = None) -> DeviceRecord:
-    """Return the record of a GPU that has no PCI address."""
-    driver = record.facts["driver.name"]
+def _record(
+    record: DeviceRecord, ordinal: int, family: Family | None, node: str | None = None,
+    driver: Fact[str] | None = None,
+) -> DeviceRecord:  # fmt: skip
+    """Return the record of a GPU that has no PCI address. `driver` is its driver, by default that in `record`."""
+    driver = driver or record.facts["driver.name"]
     facts: dict[str, Fact[Any]] = {"driver.name": driver}
     if family is not None:
         # it is integrated, and shares the memory of its chip

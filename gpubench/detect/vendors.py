@@ -288,8 +288,9 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     minor = entries.get("Device Minor", "")
     ordinal = int(minor) if re.fullmatch("[0-9]{1,9}", minor) else None
     return DeviceRecord(
-        source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=NVIDIA, facts=facts
-    )
+        source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=NVIDIA, facts=facts,
+        why_not=("EXCLUDED",) if entries.get("GPU Excluded") == "Yes" else (),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- AMD's KFD: memory, partitions, links
@@ -454,7 +455,7 @@ def _banks(root: Root, folder: str) -> Fact[int]:
     for name in root.names(folder) or ():
         path = f"{folder}/{name}/properties"
         bank = root.fact(path, properties).value or {}
-        if not {"heap_type", "size_in_bytes"} <= bank.keys() or bank["size_in_bytes"] < 0:
+        if not {"heap_type", "size_in_bytes"} <= bank.keys() or bank["size_in_bytes"] >> 60:
             return missing("invalid", path)
         total += bank["size_in_bytes"] if bank["heap_type"] in _HEAPS else 0
     return make_fact(total or None, folder)

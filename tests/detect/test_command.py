@@ -347,6 +347,8 @@ LIVE = {
     "a container with one of two": (shown(1), {MASK: "0"}, {"nvml": "ok"}, [LISTED], {WHYS: [["NOT_EXPOSED"], []]}, None),
     "a job of Slurm with one of two": (
         shown(0, 1), {"/dev/nvidia0": "no_permission", MASK: "0"}, {"nvml": "ok"}, [LISTED], {WHYS: [["NO_PERMISSION"], []]}, None),
+    "one that the driver leaves out": (
+        shown(1) | {"/proc/driver/nvidia/gpus/0000:01:00.0/information": "GPU Excluded: Yes"}, {MASK: "0"}, {"nvml": "ok"}, [LISTED], {WHYS: [["EXCLUDED"], []]}, None),
     # CUDA makes this node itself, but not in a container.
     **{f"no node of CUDA's memory, {where}": (
         HOST | FIRST | tree, {"/dev/nvidia-uvm": "absent"}, {}, listed, {WHY: codes}, "/dev/nvidia-uvm is not here" if codes else None)

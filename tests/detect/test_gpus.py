@@ -35,7 +35,7 @@ LINKED = {"pci_class": "0302", "numa_node": "1", "max_link_width": "16", "power_
 ON_PCI = {
     **{f"an Xe card sums its tiles of 8 GiB and {second}": (
         HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": second}),
-        {**ONE, KIND: "discrete", SIZE: size, "warnings": []}) for second, size in ((str(8 * GIB), 16 * GIB), ("8G", "invalid"))},
+        {**ONE, KIND: "discrete", SIZE: size, "warnings": []}) for second, size in ((str(8 * GIB), 16 * GIB), ("8G", "invalid"), (str(1 << 60), "invalid"))},
     "i915 in the folder of cards": (HOST | pci(*I915) | CARD1 | {f"{DRM}/card1/lmem_total_bytes": str(16 * GIB)}, {**ONE, SIZE: 16 * GIB}),
     "i915 below the device": (HOST | pci(*I915, drm__card1__lmem_total_bytes=str(16 * GIB)), {**ONE, SIZE: 16 * GIB}),
     "mainline i915 tells no size": (HOST | pci(*I915), {**ONE, SIZE: "absent", CODES: ["VRAM_UNKNOWN"]}),
@@ -116,10 +116,13 @@ ON_PCI = {
         HOST | pci("0000:84:00.0", "10de", "102d", "nvidia", pci_class="0302") | pci("0000:85:00.0", "10de", "102d", "nvidia", pci_class="0302")
         | pci("0000:84:00.1", "10de", "0fb0", "snd_hda_intel", pci_class="0403"), {"gpus.*.id": ["pci:0000:84:00.0", "pci:0000:85:00.0"]}),
     "a minor number without end": (
-        HOST | pci(VBIOS, "10de", "2330", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"Device Minor: {'9' * 5000}"}, ONE),
+        HOST | pci(VBIOS, "10de", "2330", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"Device Minor: {'9' * 5000}\nGPU Excluded: No"}, {**ONE, "gpus.0.why_not": []}),
+    "a spoiled uevent tells no driver": (HOST | pci(VBIOS, "10de", "2684", uevent="?"), {"gpus.0.driver.name": "invalid", "gpus.0.usable": "not_probed"}),
+    "a card that the driver leaves out": (
+        HOST | pci(VBIOS, "10de", "2684", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": "GPU Excluded:\t Yes"},
+        {"gpus.0.why_not": ["EXCLUDED"], "gpus.0.usable.source": "/proc/driver/nvidia/gpus/*/information"}),
     "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
-    "WSL alone": (HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
-        {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
+    "WSL alone": (HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"), {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
     "WSL with NVML": (
         HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
         {**ONE, "gpus.*.bdf": [VBIOS], KIND: "discrete", "gpus.0.memory.usable_bytes": 24 * GIB, "display_adapters.*.role": ["virtual"],
@@ -174,7 +177,7 @@ OF_KFD = {
     "two GPUs of one address": (kfd_node(1, unique_id=77) | kfd_node(2, unique_id=78), {"gpus.*.compute.units": [38, 38]}),
     **{f"a bank with {text!r}": (kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": text}, {SIZE: size})
        for text, size in (("heap_type 2\nsize_in_bytes 5\nwidth 1", GIB + 5), ("heap_type 4\nsize_in_bytes 5", GIB), ("heap_type 1", "invalid"),
-                          ("size_in_bytes 5", "invalid"), ("", "invalid"), ("heap_type 1\nsize_in_bytes 5 6", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},
+                          ("size_in_bytes 5", "invalid"), ("", "invalid"), ("heap_type 1\nsize_in_bytes 5 6", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"), (f"heap_type 1\nsize_in_bytes {1 << 60}", "invalid"))},
     "a node that does not tell its units": ({f"{KFD}/1/properties": "simd_count 8"}, {**ONE, "gpus.0.bdf": "0000:00:00.0", "gpus.0.compute.units": "invalid"}),
     "a node of CPUs alone": ({f"{KFD}/0/properties": "cpu_cores_count 8", f"{KFD}/x/a": "", f"{KFD}/²/a": ""}, {"gpu_count": 0}),
     "no bank holds anything": (kfd_node(1, unique_id=77) | bank(1, 0), {SIZE: "absent"}),
@@ -256,6 +259,8 @@ OFF_PCI = {
     **{name: (HOST | tree, {**ONE, "warnings": []}) for name, tree in OF_THE_TREE.items()},
     **{f"{name}, its kind": (HOST | OF_THE_TREE[name], {f"{KIND}.value": known[0], "gpus.0.memory.unified.value": known[1]})
        for name, known in KNOWN.items()},
+    **{f"{name}, its driver": (HOST | OF_THE_TREE[name], {"gpus.*.driver.name": [driver]}) for name, driver in (
+        ("nvgpu beside its display", "nvgpu"), ("host1x and nouveau", "nouveau"), ("v3d beside vc4", "v3d"), ("msm_dpu", "msm_dpu"))},
     "its source": (HOST | OF_THE_TREE["msm_dpu"], {f"{KIND}.source": f"{DRM}/card0/device/uevent"}),
     "no driver, no use": (HOST | OF_THE_TREE["no driver"], {"gpus.0.usable": False, "gpus.0.why_not": ["NO_DRIVER"]}),
     "a card in no list": (HOST | card(0, "display", "new_drm"), {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),

@@ -37,14 +37,12 @@ PROCESSORS = {
     "two threads of one core": (
         HOST, {"cpu.logical": 2, "cpu.cores": 1, "cpu.smt": "on", "cpu.available": 2, "cpu.affinity": "not_probed",
                "cpu.isa": ["avx", "avx2", "fma"]}),
-    "siblings are cut to the online CPUs": (
-        HOST | {f"{CPU}/online": "1"}, {"cpu.logical": 1, "cpu.cores": 1, "cpu.smt": "off", "cpu.offline": 1}),
+    "siblings are cut to the online CPUs": (HOST | {f"{CPU}/online": "1"}, {"cpu.logical": 1, "cpu.cores": 1, "cpu.smt": "off", "cpu.offline": 1}),
     "sparse ids, SMT hidden": (
         {"/proc/cpuinfo": VIRTUAL_CPUS, f"{CPU}/online": "8,88", f"{CPU}/cpu8/topology/core_cpus": "100",
          f"{CPU}/cpu88/topology/core_cpus": "1000000,00000000,00000000"},
         {"cpu.cores": 2, "cpu.smt": "hidden", "cpu.online_cpus": "8,88"}),
-    "siblings that overlap": (HOST | {f"{CPU}/cpu1/topology/thread_siblings_list": "1"},
-        {"cpu.cores": "invalid", "cpu.smt": "invalid", "cpu.logical": 2}),
+    "siblings that overlap": (HOST | {f"{CPU}/cpu1/topology/thread_siblings_list": "1"}, {"cpu.cores": "invalid", "cpu.smt": "invalid", "cpu.logical": 2}),
     **{f"spoiled siblings {text!r}": (HOST | {f"{CPU}/cpu{n}/topology/core_cpus_list": text for n in (0, 1)}, {"cpu.cores": 1})
        for text in ("0-", "5", "", b"\xff\xfe")},
     "offline by each CPU's own switch": (
@@ -66,8 +64,7 @@ PROCESSORS = {
          "numa.ids": [0, 8, 250], "numa.nodes.*.id": [0, 8, 250], "numa.nodes.*.kind": ["dram", "dram", "absent"]}),
     "SME of x86 is no matrix unit": (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
     "a file of 5 MiB": (
-        HOST | {"/proc/cpuinfo": "\n\n".join(f"processor : {n}\nflags : {'x' * 2500} lm avx fma" for n in range(2000)), f"{CPU}/online": "0-1999"},
-        {"cpu.isa": ["avx", "fma"]}),
+        HOST | {"/proc/cpuinfo": "\n\n".join(f"processor : {n}\nflags : {'x' * 2500} lm avx fma" for n in range(2000)), f"{CPU}/online": "0-1999"}, {"cpu.isa": ["avx", "fma"]}),
     "SME of Arm is one": (
         HOST | {"/proc/cpuinfo": "processor : 0\nFeatures : fp asimd sve sme\nCPU architecture: 8\n\n"
                 "processor : 1\nFeatures : asimd sme\nCPU architecture: 8"}, {"cpu.isa": ["asimd", "sme"]}),
@@ -75,16 +72,13 @@ PROCESSORS = {
         cores(4, parts=("d05", "d05", "d0b", "d0b"), capacity=(400, 390, 1024, 1000)) | MIDR,
         {"cpu.kinds.*.rank": [0, 1], "cpu.kinds.*.part": ["0xd0b", "0xd05"], "cpu.kinds.*.cpus": ["2-3", "0-1"],
          "platform.arch": "aarch64"}),
-    "a part with two clocks": (cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)),
-        {"cpu.kinds.*.cpus": ["0", "1", "2-3"], "cpu.kinds.*.part": ["0xd41", "0xd41", "0xd05"]}),
+    "a part with two clocks": (cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)), {"cpu.kinds.*.cpus": ["0", "1", "2-3"], "cpu.kinds.*.part": ["0xd41", "0xd41", "0xd05"]}),
     "three kinds by cpuinfo alone": (
         trees.big_little(["0xd05"] * 4 + ["0xd41"] * 3 + ["0xd44"], "0-7"),
         {"cpu.kinds.*.part": ["0xd05", "0xd41", "0xd44"], "cpu.kinds.*.cores": [4, 3, 1],
          "cpu.kinds.*.cpus": ["0-3", "4-6", "7"], "cpu.vendor": "Arm"}),
-    "kinds count online CPUs": (trees.big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"),
-        {"cpu.kinds.*.part": ["0xd03", "0xd08"], "cpu.kinds.*.logical": [4, 1], "cpu.offline": 1}),
-    "capacity alone never splits": (trees.big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
-        {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
+    "kinds count online CPUs": (trees.big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"), {"cpu.kinds.*.part": ["0xd03", "0xd08"], "cpu.kinds.*.logical": [4, 1], "cpu.offline": 1}),
+    "capacity alone never splits": (trees.big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)), {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
     **{f"sizes of caches split last, where all CPUs are online: {online}": (
         cores(4, online=online) | each_cpu(4, {
             "cache/index0/level": 2, "cache/index0/type": "Unified", "cache/index0/size": ("2M", "2M", "512K", "512K"),
@@ -106,8 +100,7 @@ PROCESSORS = {
         HOST | {f"{CPU}/cpu0/cache/index{n}/{name}": text for n in (0, 2) for name, text in
                 {"level": str(n + 1), "type": "Data", "size": "32K", "shared_cpu_list": "0-1"}.items()}, {"cpu.caches.*.level": [1, 3]}),
     "the clock of a virtual machine": (
-        HOST | {"/proc/cpuinfo": "processor : 0\ncpu MHz : 2499.998\nflags : lm hypervisor\n\nprocessor : 1\ncpu MHz : 800.0"},
-        {"cpu.now_hz": 2_499_998_000, "cpu.now_hz.source": "/proc/cpuinfo", "cpu.max_hz": "absent"}),
+        HOST | {"/proc/cpuinfo": "processor : 0\ncpu MHz : 2499.998\nflags : lm hypervisor\n\nprocessor : 1\ncpu MHz : 800.0"}, {"cpu.now_hz": 2_499_998_000, "cpu.now_hz.source": "/proc/cpuinfo", "cpu.max_hz": "absent"}),
     **{f"cpufreq tells {text}": (HOST | MIDR | {f"{CPU}/cpu0/cpufreq/scaling_cur_freq": text}, {"cpu.now_hz": hertz})
        for text, hertz in (("1800000", 1_800_000_000), ("<unknown>", "absent"), ("much", "invalid"))},
     **{f"cpuinfo of {arch}": ({"/proc/cpuinfo": text}, {"platform.arch": arch}) for arch, text in {
@@ -167,19 +160,19 @@ MEMORY = {
         {"memory.gpu_numa_bytes": GIB, "gpus.*.memory.dedicated_bytes": [GIB, "not_probed"], "gpus.1.memory.numa_node": told})
        for node, status, told in ((254, "offline", "absent"), (-1, "offline", "absent"), (255, "online", 255))},
     "a machine without memory is none": (HOST | {"/proc/meminfo": "MemTotal: 0 kB"}, {"memory.total_bytes": "invalid"}),
+    "a host's MemAvailable beside a container's MemTotal": (HOST | {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 10 kB"}, {"memory.usable_bytes": 9 << 10}),
     "a folder in place of a file": ({**HOST, "/proc/meminfo": None}, {"memory.total_bytes": "invalid"}),
     "a GPU's node that cannot be read costs the total": (
         HOST | GPU_NODE | {f"{NODE}/node255/meminfo": "nothing"},
         {"memory.total_bytes": "invalid", "memory.gpu_numa_bytes": "invalid", "memory.os_total_bytes": 8 * GIB}),
     **{f"an old kernel without MemAvailable that tells {text}": (
         HOST | {"/proc/meminfo": f"MemTotal: 100 kB\n{text}"}, {"memory.available_bytes": kib * 1024, "memory.available_bytes.note": "too old"})
-       for text, kib in (("MemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB", 35), ("MemFree: 10 kB", 10))},
+       for text, kib in (("MemFree: 10 kB\r\nBuffers: 5 kB\r\nCached: 20 kB", 35), ("MemFree: 10 kB", 10))},
     **{f"the CPUs of a node by {files}": (
         HOST | {f"{NODE}/node0/cpulist": "0"} | under(f"{NODE}/node1", files), {"numa.nodes.*.cpus": ["0", cpus]})
        for files, cpus in (({"cpumap": "2"}, "1"), ({"cpulist": "?", "cpumap": "00000000,00000002"}, "1"), ({"cpulist": "?"}, "invalid"),
                            ({"cpumap": "?"}, "invalid"), ({"meminfo": "Node 1 MemTotal: 4 kB"}, "absent"), ({"cpulist": "1", "cpumap": "1"}, "1"))},
-    "nodes that overlap": (HOST | {f"{NODE}/node1/cpulist": "1"},
-        {"numa.ids": "invalid", "numa.nodes": [], "warnings.*.code": ["NUMA_OVERLAP"]}),
+    "nodes that overlap": (HOST | {f"{NODE}/node1/cpulist": "1"}, {"numa.ids": "invalid", "numa.nodes": [], "warnings.*.code": ["NUMA_OVERLAP"]}),
     "Kubernetes on v2: the tighter parent wins": (
         HOST | group("0::/kubepods/pod1/container", [mountinfo("/", "/sys/fs/cgroup", "rw", "cgroup2")], {
             "container/cpu.max": "max 100000", "cpu.max": "50000 100000", "container/memory.max": 4 * GIB,
