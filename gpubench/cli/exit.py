@@ -9,7 +9,6 @@ import signal
 import stat
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from gpubench.base import disk, streams
@@ -102,7 +101,7 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 def _exit_code(exit: SystemExit) -> int:
     """Return the exit code that the interpreter would use; a text is printed as an error."""
-    if exit.code is None or isinstance(exit.code, int):
+    if isinstance(exit.code, int | None):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
     return ExitCode.FAILED
@@ -111,17 +110,17 @@ def _exit_code(exit: SystemExit) -> int:
 def _catch_endings() -> dict[int, Any]:
     """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated; return the previous handlers by signal number."""
 
-    def terminate(signum: int, frame: FrameType | None) -> None:
+    def terminate(*_: object) -> None:
         raise Terminated
 
     numbers = [signal.SIGTERM]
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-    # An ignored SIGHUP stays ignored, because `nohup` asks for that.
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        numbers.append(hangup)
-    if hasattr(signal, "SIGBREAK"):  # Windows alone: Ctrl-Break, and a console that is closed
-        numbers.append(signal.SIGBREAK)
+    for name in ("SIGHUP", "SIGBREAK"):  # the second on Windows alone: Ctrl-Break, and a console that is closed
+        # An ignored SIGHUP stays ignored, because `nohup` asks for that.
+        if (number := getattr(signal, name, None)) and signal.getsignal(number) is not signal.SIG_IGN:
+            numbers.append(number)
     try:
+        if hasattr(signal, "SIGCHLD"):  # where a parent has it ignored, each child seems to end with status 0
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return {number: signal.signal(number, terminate) for number in numbers}
     except ValueError:  # not in the main thread: a caller that embeds us keeps its own handlers
         return {}

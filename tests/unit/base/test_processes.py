@@ -15,10 +15,8 @@ START = CpuTimes(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1
 
 
 def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
-    return CpuTimes(
-        START.at_s + seconds, START.total_s + cpus * seconds, START.busy_s + ours + theirs, START.steal_s + stolen,
-        START.ours_s + ours,
-    )  # fmt: skip
+    return CpuTimes(START.at_s + seconds, START.total_s + cpus * seconds, START.busy_s + ours + theirs,
+                    START.steal_s + stolen, START.ours_s + ours)  # fmt: skip
 
 
 @pytest.mark.parametrize(("after", "share"), [
@@ -28,8 +26,7 @@ def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
     (later(ours=18.0, stolen=2.0), (0.0, 0.1)), (later(cpus=32, ours=18.0, stolen=2.0), (0.0, 0.1)), (later(cpus=32, stolen=1.0), (0.0, 0.1)),
     # A short session tells what is plain: one stood in for longer ones on a machine that was busy all the time.
     (later(2.0, theirs=0.1), (0.025, 0.0)), (later(1.0, theirs=0.21), (0.105, None)), (later(1.0, ours=0.4, stolen=1.6), (None, 0.8)),
-    (later(0.5, stolen=0.21), (None, 0.42)), (later(0.2, theirs=0.3), (0.75, None)),
-])  # fmt: skip
+    (later(0.5, stolen=0.21), (None, 0.42)), (later(0.2, theirs=0.3), (0.75, None))])  # fmt: skip
 def test_what_is_not_ours_is_foreign(after, share):
     assert processes.load_between(START, after) == pytest.approx(share)
 
@@ -75,6 +72,12 @@ def test_a_child_of_a_child_is_ours_whether_or_not_the_system_lists_children(mon
 def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
     record = SessionRecord(index=0, started_at="t", foreign_cpu_share=foreign, steal_share=steal)
     assert record.contended == busy
+
+
+def test_without_a_program_of_python_no_child_starts(monkeypatch):
+    monkeypatch.setattr(sys, "executable", None)
+    with pytest.raises(OSError, match=r"no sys\.executable"):
+        processes.run(processes.python("os"), 5.0)
 
 
 def test_a_command_that_no_signal_ends_is_abandoned(monkeypatch):
