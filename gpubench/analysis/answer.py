@@ -528,7 +528,13 @@ def out_of_budget(run: Run, case: CaseResult) -> bool:
 
 def _of_each_device(cases: Iterable[CaseResult]) -> list[str]:
     """Return the first reason of each device, as `device: reason`."""
-    return _name_first((case.case.device_id, case.detail or case.reason or "") for case in cases)
+    return _name_first(
+        (
+            case.case.device_id,
+            f"{(case.detail or case.reason or '').rstrip('.')}; {case.hint or ''}".strip("; "),
+        )
+        for case in cases
+    )
 
 
 def _absent(run: Run) -> list[str]:

@@ -541,7 +541,7 @@ def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str,
 
 
 def _because(why: Absence) -> str:
-    causes = "; ".join(shorten(cause.rstrip("."), 100) for cause in why.causes[:2])
+    causes = "; ".join(shorten(cause.rstrip("."), 240) for cause in why.causes[:2])
     return f" ({causes})" if causes else ""
 
 
