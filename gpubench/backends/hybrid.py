@@ -217,13 +217,7 @@ class Sides:
             launch.gpu.way.use_threads(movers or None)
 
     def on_gpu(
-        self,
-        launch: SplitLaunch,
-        repeat: int,
-        host_output: Array | None,
-        *,
-        again: bool,
-        rest: bool = False,
+        self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool, rest: bool = False
     ) -> None:
         """Run the GPU's share alone: send operands that were uploaded (with `again`, all inputs that travel), run,
         and fetch the result into `host_output`, if that is an array. With `rest`, the wait before the fetch

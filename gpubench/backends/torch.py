@@ -497,7 +497,9 @@ def _version() -> dict[str, Any]:
     try:
         return runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     except Exception as error:  # a file that is missing or damaged
-        raise BackendUnavailable(f"PyTorch's installation is broken: {error}", hint=torch_hint()) from error
+        raise BackendUnavailable(
+            f"PyTorch is broken, and pip keeps it until it is uninstalled: {error}", hint=torch_hint()
+        ) from error
 
 
 def _quiet() -> None:
@@ -513,7 +515,9 @@ def import_torch() -> Any:
         with on_all_cpus():
             import torch
     except Exception as error:  # any error of libraries that are missing or of other versions
-        raise BackendUnavailable(f"PyTorch cannot be imported: {error}", hint=torch_hint()) from error
+        raise BackendUnavailable(
+            f"PyTorch cannot be imported, and pip keeps it until it is uninstalled: {error}", hint=torch_hint()
+        ) from error
     return torch
 
 

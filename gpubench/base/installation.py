@@ -50,7 +50,7 @@ def install_command(extra: str = "") -> str:
 
 def cupy_commands() -> str:
     """Return the command that installs CuPy for CUDA 13, followed by the name of the extra for CUDA 12."""
-    return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
+    return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12; uninstall a broken CuPy first"
 
 
 def _command_for(extra: str, platform: str) -> str:
@@ -150,10 +150,10 @@ def find_clash() -> tuple[str, str] | None:
 
     for distribution in metadata.distributions():
         try:
-            name, version = distribution.name, distribution.version
+            name = distribution.name
             # As the package index compares names.
             if re.sub(r"[-_.]+", "-", name).lower() != DISTRIBUTION and _brings_gpubench(distribution):
-                return _harmless(name), _harmless(version)
+                return _harmless(name), _harmless(distribution.version)
         except Exception:  # damaged metadata of any package must not matter here
             continue
     return None
@@ -227,8 +227,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
         if package == "gpubench":
             return "files of gpubench are missing or replaced", repair_command()
         if isinstance(error, ModuleNotFoundError):
-            why = f"the package {package}, which gpubench needs, is not installed"
-            return why, locate(install_command())
+            return f"the package {package}, which gpubench needs, is not installed", locate(install_command())
     why = "this is a bug in gpubench, not in what you typed"
     return why, "please report the lines above, with the command, as CONTRIBUTING.md says"
 
@@ -263,8 +262,8 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
     """Return the folder in GPUBENCH_CACHE_DIR, if that is set, otherwise `user_folder(CACHE, ...)`. The folder
     may not exist yet. Returns None if the environment names none."""
-    if environ.get("GPUBENCH_CACHE_DIR"):
-        return Path(environ["GPUBENCH_CACHE_DIR"])
+    if named := environ.get("GPUBENCH_CACHE_DIR"):
+        return Path(named)
     return user_folder(CACHE, environ, platform)
 
 

@@ -418,13 +418,15 @@ else:
 
 # The remedies for errors of the CUDA runtime as a whole, by their numbers.
 CUDA_REMEDIES = {
+    2: "nvidia-smi lists who has the GPU's memory: end them, or take another GPU",
     35: "update the GPU's driver: it is older than this CuPy needs",
+    46: "end what computes on the GPU; `nvidia-smi -c DEFAULT` as root if its compute mode lets one program in",
+    222: "update the GPU's driver: it is older than this CuPy's compiler; or install gpubench's extra cuda12",
     802: "start nvidia-fabricmanager in the driver's version: GPUs behind NVSwitch need it; with confidential "
          "computing, nvidia-smi conf-compute -srs 1",
     803: "reboot, or reload the NVIDIA kernel module: it differs from the library",
     804: "update the NVIDIA driver, or remove the package cuda-compat: this GPU is not for it",
-    999: "load nvidia-uvm anew (sudo modprobe -r nvidia-uvm, then modprobe nvidia-uvm), or give /dev/nvidia-uvm to "
-         "the container",
+    999: "reload nvidia-uvm (modprobe -r nvidia-uvm, modprobe nvidia-uvm), or give the container /dev/nvidia-uvm",
 }
 DETECTION = {
     "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory.",

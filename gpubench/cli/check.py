@@ -48,9 +48,7 @@ class Version(NamedTuple):
             )  # fmt: skip
         except OSError as error:
             raise UsageError(
-                "no-environment",
-                f"{self.name}: {self.program} cannot be started",
-                why=disk.reason(error),
+                "no-environment", f"{self.name}: {self.program} cannot be started", why=disk.reason(error)
             ) from error
         with child:
             try:

@@ -280,8 +280,7 @@ def parse_gates(min_speedups: Sequence[str] | None, fail_on: str | None) -> Gate
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     return Gates(
-        min_speedups=tuple(map(_min_speedup, min_speedups or ())),
-        fail_on=parse_fail_on(fail_on, FAIL_ON),
+        min_speedups=tuple(map(_min_speedup, min_speedups or ())), fail_on=parse_fail_on(fail_on, FAIL_ON)
     )
 
 

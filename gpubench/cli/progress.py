@@ -43,16 +43,7 @@ from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions, convert, json_line, round_numbers
 from gpubench.report.wording import situation_text
 from gpubench.result.case import RESIDENT, own_names, parse_case_id
-from gpubench.result.run import (
-    Failure,
-    Measurement,
-    Outcome,
-    Run,
-    Selection,
-    SessionFailure,
-    Settings,
-    Skip,
-)
+from gpubench.result.run import Failure, Measurement, Outcome, Run, Selection, SessionFailure, Settings, Skip
 
 # ---------------------------------------------------------------- before it measures
 

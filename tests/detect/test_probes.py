@@ -283,8 +283,8 @@ def test_nothing_is_said_of_probes_that_answer():
 
 @pytest.mark.parametrize(("library", "text", "probe", "status", "hint"), [
     ("threadpoolctl", "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list", "blas", "ok", ""),
-    ("wgpu", "raise SystemExit('bye')", "wgpu", "absent", "wgpu does not load (bye): pip install"),
-    ("cupy", "raise ImportError('libnvrtc is missing')", "cuda", "absent", "CuPy does not load (libnvrtc is missing): pip install")])  # fmt: skip
+    ("wgpu", "raise SystemExit('bye')", "wgpu", "absent", "wgpu does not load (bye; pip keeps"), ("cupy", "", "cuda", "absent", "CuPy does not load (cannot import name 'cuda'"),
+    ("cupy", "raise ImportError('libnvrtc is missing')", "cuda", "absent", "CuPy does not load (libnvrtc is missing;")])  # fmt: skip
 def test_a_library_prints_or_lacks_a_part(tmp_path, monkeypatch, library, text, probe, status, hint):
     (tmp_path / f"{library}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

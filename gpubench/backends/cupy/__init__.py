@@ -391,8 +391,6 @@ class CupyBackend(Backend, Joins):
                 hint=CUDA_REMEDIES.get(getattr(error, "status", 0))
                 or f"check the {maker} driver with `gpubench detect`, and {api}_VISIBLE_DEVICES",
             ) from error
-        if not count:
-            raise BackendUnavailable(f"{api} lists no device", hint=REASONS["unavailable"].remedy)
         devices, errors = [], []
         for ordinal in range(count):
             try:
@@ -401,7 +399,8 @@ class CupyBackend(Backend, Joins):
                 errors.append(f"cupy:{ordinal}: {error}")
         if not devices:
             raise BackendUnavailable(
-                f"no {api} device answers: {'; '.join(errors)}", hint=REASONS["unavailable"].remedy
+                f"no {api} device answers: {'; '.join(errors) or 'none is listed'}",
+                hint=REASONS["unavailable"].remedy,
             )
         for line in errors:
             print(line, file=sys.stderr)
@@ -420,10 +419,11 @@ class CupyBackend(Backend, Joins):
                 try:
                     with vendor_errors():
                         return CupySession(device, int(device_id.rpartition(":")[2]))
-                except RuntimeError as error:  # CuPy finds no NVRTC, cuBLAS or headers
-                    raise BackendUnavailable(
-                        f"CuPy lacks a library of CUDA: {error}", hint=cupy_commands()
-                    ) from error
+                except (RuntimeError, BackendError) as error:
+                    # CuPy finds no NVRTC, cuBLAS or headers, or CUDA, whose errors have a status, refuses.
+                    remedies = CUDA_REMEDIES | {0: cupy_commands()}
+                    hint = remedies.get(getattr(error.__cause__, "status", 0), "")
+                    raise BackendUnavailable(f"CuPy does not open the GPU: {error}", hint=hint) from error
         raise BackendUnavailable(f"there is no device {device_id}")
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
@@ -438,8 +438,12 @@ def _import_cupy() -> Any:
     os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
     try:
         import cupy
+        from cupy import cuda  # noqa: F401  (a folder that an uninstalled CuPy has left has none)
     except Exception as error:  # CuPy raises any error with a NumPy or Python that it does not support
-        raise BackendUnavailable(f"CuPy cannot be imported: {error}", hint=cupy_commands()) from error
+        # It wraps the error in a page of advice.
+        raise BackendUnavailable(
+            f"CuPy cannot be imported: {error.__cause__ or error}", hint=cupy_commands()
+        ) from error
     return cupy
 
 

@@ -15,15 +15,7 @@ from functools import partial
 from typing import Any
 
 from gpubench import __version__
-from gpubench.backends.contract import (
-    Backend,
-    Buffer,
-    Call,
-    Joins,
-    Links,
-    StageReading,
-    protocols,
-)
+from gpubench.backends.contract import Backend, Buffer, Call, Joins, Links, StageReading, protocols
 from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
@@ -372,6 +364,7 @@ class NumpyBackend(Backend, Joins):
     def devices(self) -> list[Device]:
         try:
             np, _ = map(load_library, ("numpy", "threadpoolctl"))
+            from threadpoolctl import ThreadpoolController  # noqa: F401  (before 3.0 there is none)
         except ImportError as error:
             raise BackendUnavailable(
                 f"NumPy with threadpoolctl cannot be imported: {error}", hint=install_command()

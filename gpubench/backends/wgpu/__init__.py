@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import math
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -533,7 +532,7 @@ class WgpuBackend(Backend):
         except Exception as error:
             raise BackendUnavailable(
                 f"wgpu cannot list adapters: {first_line(error)}",
-                hint=_DRIVER if sys.platform == "linux" else "install the GPU's driver",
+                hint=f"{_DRIVER}; where wgpu does not load, uninstall it and install gpubench again",
             ) from error
         if wgpu.version_info[:2] != WGPU_VERSION:
             raise BackendUnavailable(
@@ -543,16 +542,12 @@ class WgpuBackend(Backend):
             )
         usable = [a for a in adapters if a.info["backend_type"] in _APIS]
         if not usable:
-            raise BackendUnavailable(
-                "no Vulkan, Metal or DX12 adapter is present",
-                hint=_VULKAN if sys.platform == "linux" else "install the GPU's driver",
-            )
+            raise BackendUnavailable("no Vulkan, Metal or DX12 adapter is present", hint=_DRIVER)
         usable.sort(key=lambda a: is_software(a.info))  # stable: enumeration order otherwise
         return [(_describe(i, a), a) for i, a in enumerate(usable)]
 
 
-_DRIVER = "install a Vulkan loader (Debian: apt install libvulkan1) and the GPU's driver"
-_VULKAN = "install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-drivers libvulkan1)"
+_DRIVER = "install the GPU's driver, on Linux with Vulkan (Debian: apt install mesa-vulkan-drivers libvulkan1)"
 
 
 def _describe(index: int, adapter: Any) -> Device:

@@ -92,7 +92,10 @@ _NO_DEVICE = 100
 def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
     """Yield the probe's growing answer (`ask_each`) for the devices that CuPy lists. `cupy` is the library, or
     None to import it. Raises ProbeFailure if CuPy or its driver does not work."""
-    cupy = cupy or _library()
+    if cupy is None:
+        with require("CuPy", cupy_commands()):
+            import cupy  # type: ignore[no-redef]
+            from cupy import cuda  # noqa: F401  (a folder that an uninstalled CuPy has left has none)
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()
@@ -109,12 +112,6 @@ def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
         lambda _, index: _device(cupy, index),
         lambda index: _check_cuda(cupy, index),
     )
-
-
-def _library() -> Any:
-    with require("CuPy", cupy_commands()):
-        import cupy
-    return cupy
 
 
 def _device(cupy: Any, index: int) -> dict[str, Any]:

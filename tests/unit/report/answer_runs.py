@@ -314,7 +314,7 @@ SCREENS = {
        for count in (5, 6)},
     "a hang in a small budget": lambda: within(answer_run([HUNG, skipped(op_case("gelu", 64), reason="budget")]), 2.0),
     # Nothing to compare
-    "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")]),
+    "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed.", "get it")]),
     "no CPU beside the GPU": lambda: run_of([measured(case(device="cupy:0"), 1e-3)]),
     "GPUs alone": lambda: run_of([
         *(measured(case(n=n, device=name), n * 1e-6) for n in (64, 256) for name in ("cupy:0", "wgpu:0")), measured(case(op="add", device="cupy:0"), 1e-6)]),

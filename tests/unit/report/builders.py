@@ -174,8 +174,8 @@ def work(what):
     return (2 * n**3, 3 * 4 * n * n) if what.op == "matmul" else (n, 3 * 4 * n)
 
 
-def skipped(what, reason="out-of-memory", detail="needs 9 GiB of 4 GiB"):
-    return Skip(id=what.id, case=what, reason=reason, detail=detail)
+def skipped(what, reason="out-of-memory", detail="needs 9 GiB of 4 GiB", hint=None):
+    return Skip(id=what.id, case=what, reason=reason, detail=detail, hint=hint)
 
 
 def failed(what, reason="wrong-result", detail="largest error 0.5 at [3, 7]"):

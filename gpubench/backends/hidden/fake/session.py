@@ -26,13 +26,7 @@ from gpubench.backends.contract import (
 from gpubench.backends.shared.host import SingleDevice, bytes_of, host_dtype, no_kernel
 from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.backends.shared.reference import same_bytes
-from gpubench.base.errors import (
-    BackendError,
-    BuildError,
-    DeviceLost,
-    DeviceOutOfMemory,
-    Unsupported,
-)
+from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
