@@ -196,12 +196,13 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
         optional += [name for name in backends.usual() if name not in required + optional]
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
-        name, colon, index = device.partition(":")
+        name, _, index = device.partition(":")
         _require_backend(name, "--devices")
-        if not colon or not index:
+        if not index:
             raise UsageError(
                 "bad-device", f"--devices: {device!r} is not a device id",
-                why="a device id is a backend, a colon and an index", hint=f"write {name}:0",
+                why="a device id is a backend, a colon and an index",
+                hint=f"write --backends {name} for all of its devices; an id is numpy:0 or torch:cuda:0",
             )  # fmt: skip
     return DeviceRequest(tuple(required), tuple(optional), tuple(devices), allow_software)
 
@@ -209,8 +210,10 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
 def _require_backend(name: str, option: str, *others: str) -> None:
     """Raise UsageError for a name that is neither a backend nor one of `others`."""
     if not backends.has(name):
-        possible = [*backends.names(), *backends.foreign(), *others]
-        require_choice(name, possible, option, hint="write --mode gpu" if name.lower() == "gpu" else "")
+        require_choice(
+            name, [*backends.names(), *backends.foreign(), *others], option,
+            hint=f"write --mode {name.lower()}" if name.lower() in ("cpu", "gpu") else "",
+        )  # fmt: skip
 
 
 # Options whose values are settings without conversion.

@@ -19,7 +19,6 @@ import os
 import random
 import re
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 from gpubench.base.errors import Unsupported, UsageError
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
+from gpubench.base.streams import shorten
 from gpubench.functions import declare
 from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
@@ -319,7 +319,7 @@ def where(error: BaseException, function: UserFunction) -> str:
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     place = "" if file.startswith("<") else f"{os.path.basename(file)}, "  # cloudpickle drops it
     # An error of numba fills pages and begins with a step of its compiler.
-    text = textwrap.shorten(re.sub(r"Failed in \w+ mode pipeline \(.*?\) ", "", error_text(error)), 240)
+    text = shorten(re.sub(r"Failed in \w+ mode pipeline \(.*?\) ", "", error_text(error)), 240)
     return text + (f" ({place}line {own[-1].lineno})" if own else "")
 
 

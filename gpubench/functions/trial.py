@@ -307,11 +307,11 @@ def _require_fresh(call: Callable[..., Any], arrays: list[Array], inputs: list[A
     """Raise PluginError if `call` returns the `arrays` of its old result for new inputs and for scaled numbers."""
     import numpy as np
 
-    own = [plain(x) for x in inputs]
+    own = list(map(plain, inputs))
 
     def other_values() -> Iterator[list[Any]]:
         share = np.random.default_rng(3).uniform
-        yield [plain(x) for x in others]
+        yield list(map(plain, others))
         yield [(x * share(0.5, 1.0, x.shape)).astype(x.dtype) if is_floating(x) else x for x in own]
 
     # New inputs alone may rightly give the old result, such as sorted permutations.
@@ -341,7 +341,7 @@ def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) ->
     """Return the inputs and the seconds of making them. Raises PluginError if a second call makes other inputs."""
     inputs, _ = _inputs(function, n, request)
     others, inputs_s = _inputs(function, n, request)
-    if not equal([plain(x) for x in inputs], [plain(x) for x in others]):
+    if not equal(list(map(plain, inputs)), list(map(plain, others))):
         raise PluginError("its inputs differ from call to call: draw them from rng alone")
     return inputs, inputs_s
 
@@ -377,7 +377,7 @@ def _require_readable(result: Any) -> list[Array]:
 
 def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
     stays = isinstance(values[0], Stays)
-    values = [plain(value) for value in values]
+    values = list(map(plain, values))
     shapes = [tuple(getattr(value, "shape", ())) for value in values]
     sizes = [trial.n for trial in trials]
     lengths = zip(*shapes, strict=True) if len(set(map(len, shapes))) == 1 else ()  # of each axis

@@ -44,7 +44,7 @@ OF_RUN = [
     ("--ops rooflin", "did you mean 'roofline'?"), ("--ops add --backends cuda", "did you mean 'cupy'?"),
     ("--ops add --backends nunpy", "did you mean 'numpy'?"), ("--ops add --backends cuppy?", "did you mean 'cupy'?"),
     ("--ops add --backends hybird", "did you mean 'hybrid'"), ("--ops add --devices wgup:0", "did you mean 'wgpu'?"),
-    ("--ops add --devices hybird:cupy:0", "did you mean 'hybrid'"), ("--ops add --devices numpy", "write numpy:0"),
+    ("--ops add --devices hybird:cupy:0", "did you mean 'hybrid'"), ("--ops add --devices torch", "write --backends torch"), ("--ops add --devices cpu", "write --mode cpu"),
     ("--ops add --mode hybird", "did you mean 'hybrid'"), ("--ops add --mode gpu", "leave one of them out"),
     ("--ops add --dtypes float23", "did you mean 'float32'?"), ("--ops add --regimes residnet", "did you mean 'resident'?"),
     ("--ops add --regimes quued", "did you mean 'queued'?"),

@@ -256,7 +256,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 1 // 0)", "no function", "its option flops raises ZeroDivisionError"),
     ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
     ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
-    ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
+    ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"), ("@gpubench.function\ndef f(xp, x): raise ValueError('x' * 999)", "no function", "Error: xxx"),
     ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip
 @pytest.mark.usefixtures("forked_children")
 def test_a_file_that_cannot_be_used(in_process, tmp_path, text, words, why):
