@@ -95,7 +95,7 @@ BOTH = VERSION | {SIZE: 16 * GIB}
 
 @pytest.mark.parametrize(("changes", "facts"), [
     ([{}], BOTH), *(([{"HardwareInformation.qwMemorySize": size}], facts) for size, facts in (
-        ((16 * GIB).to_bytes(8, "little"), BOTH), (0, VERSION), ("16 GB", VERSION))),
+        ((16 * GIB).to_bytes(8, "little"), BOTH), (0, VERSION), ("16 GB", VERSION), (b"\xff" * 8, VERSION))),
     *(([{"MatchingDeviceId": text}], facts) for text, facts in (
         ("pci\\ven_1002&dev_73bf", BOTH), ("PCI\\VEN_1002&DEV_744C", {}), ("ROOT\\BasicDisplay", {}), (None, {}))),
     ([{}, {"HardwareInformation.qwMemorySize": 8 * GIB}, {}], VERSION),  # entries of one model that differ

@@ -384,10 +384,10 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
     if isinstance(size, bytes):  # by the driver a number or its bytes
         size = int.from_bytes(size, "little")
     stated = {
-        "memory.dedicated_bytes": size if isinstance(size, int) and size > 0 else None,
-        "driver.version": version if isinstance(version, str) and version else None,
+        "memory.dedicated_bytes": size if isinstance(size, int) and 0 < size < 1 << 60 else None,
+        "driver.version": version if isinstance(version, str) else None,
     }
-    return {path: fact(value) | {"source": "registry"} for path, value in stated.items() if value is not None}
+    return {path: fact(value) | {"source": "registry"} for path, value in stated.items() if value}
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
