@@ -6,6 +6,7 @@ Every other package of gpubench may import it, and it imports none of them.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -25,6 +26,14 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def allowed_cpus() -> set[int]:
+    """Return the CPUs on which the calling thread may run, or an empty set if the system does not tell."""
+    try:
+        return os.sched_getaffinity(0)
+    except (AttributeError, OSError):  # not Linux, or a sandbox that refuses the call
+        return set()
 
 
 def load_library(name: str) -> Any:

@@ -419,13 +419,17 @@ else:
 # The remedies for errors of the CUDA runtime as a whole, by their numbers.
 CUDA_REMEDIES = {
     2: "nvidia-smi lists who has the GPU's memory: end them, or take another GPU",
+    34: "take the folder of CUDA's stub libraries out of LD_LIBRARY_PATH: its libcuda.so drives no GPU",
     35: "update the GPU's driver: it is older than this CuPy needs",
     46: "end what computes on the GPU; `nvidia-smi -c DEFAULT` as root if its compute mode lets one program in",
+    209: "install a CuPy that is built for this GPU's compute capability",
+    214: "reset the GPU or reboot: its memory has an ECC error (nvidia-smi -q -d ECC)",
     222: "update the GPU's driver: it is older than this CuPy's compiler; or install gpubench's extra cuda12",
     802: "start nvidia-fabricmanager in the driver's version: GPUs behind NVSwitch need it; with confidential "
          "computing, nvidia-smi conf-compute -srs 1",
     803: "reboot, or reload the NVIDIA kernel module: it differs from the library",
     804: "update the NVIDIA driver, or remove the package cuda-compat: this GPU is not for it",
+    805: "restart nvidia-cuda-mps-control, or unset CUDA_MPS_PIPE_DIRECTORY: its server does not answer",
     999: "reload nvidia-uvm (modprobe -r nvidia-uvm, modprobe nvidia-uvm), or give the container /dev/nvidia-uvm",
 }
 DETECTION = {

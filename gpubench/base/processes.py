@@ -26,7 +26,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from gpubench.base import BUSY_SHARE, load_library
+from gpubench.base import BUSY_SHARE, allowed_cpus, load_library
 from gpubench.base.child_main import FRAME
 from gpubench.base.errors import find_limit
 from gpubench.base.streams import printable
@@ -440,7 +440,7 @@ def read_cpu_times() -> CpuTimes | None:
     try:
         psutil = load_library("psutil")
         every = psutil.cpu_times(percpu=True)
-        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
+        usable = allowed_cpus() or range(len(every))
         # Only online CPUs are listed. With others between them, an index in the list is not the number of a CPU.
         cpus = [every[i] for i in usable] if max(usable) < len(every) else every
         # A worker has children if a user's function keeps a pool of processes, or in a virtual environment on Windows.

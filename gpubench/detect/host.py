@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import AMD, INTEL, NVIDIA, load_library
+from gpubench.base import AMD, INTEL, NVIDIA, allowed_cpus, load_library
 from gpubench.detect import proc
 from gpubench.detect.cpu import CpuSet, read_cpu
 from gpubench.detect.facts import (
@@ -190,8 +190,8 @@ def read_this_host(root: Root | None = None) -> Files:
 
 def _affinity() -> Fact[CpuSet]:
     """Return the set of CPUs on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return make_fact(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
+    if allowed := allowed_cpus():
+        return make_fact(frozenset(allowed), "sched_getaffinity")
     try:
         return make_fact(frozenset(load_library(_PSUTIL).Process().cpu_affinity()), _PSUTIL)
     except Exception:  # macOS has no affinity, and a broken psutil must not end detection

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, StageReading
 from gpubench.backends.contract.protocols import Steps
+from gpubench.base import allowed_cpus
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.kernel import Kernel, Limits
 from gpubench.kernels.contract.op import (
@@ -65,7 +66,7 @@ def bound_cpus(count: int | None) -> None:
 
 def usable_cpus() -> int:
     """Return how many CPUs the calling thread may use, at most the bound of `bound_cpus`."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(allowed_cpus()) or os.cpu_count() or 1
     return min(count, _bound or count)
 
 
@@ -84,7 +85,7 @@ def set_up_threads() -> None:
 def on_all_cpus() -> Iterator[None]:
     """Restore the CPU affinity of the calling thread after the `with` block. An OpenMP that is loaded in the block
     binds this thread to one CPU, and thereby all threads and processes that the thread starts later."""
-    cpus = _affinity()
+    cpus = allowed_cpus()
     try:
         yield
     finally:
@@ -95,17 +96,12 @@ def on_all_cpus() -> Iterator[None]:
 def on_first_cpu() -> Iterator[None]:
     """If OpenMP binds its threads to CPUs, keep the calling thread on the first of its CPUs in the `with` block. Do
     not start a thread in the block: it would be bound to that CPU, too."""
-    cpus = _affinity() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
+    cpus = allowed_cpus() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
     _bind(set(sorted(cpus)[:1]))
     try:
         yield
     finally:
         _bind(cpus)
-
-
-def _affinity() -> Set[int]:
-    """Return the CPUs of the calling thread, or an empty set if the system does not bind threads to CPUs."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
 
 
 def _bind(cpus: Set[int]) -> None:

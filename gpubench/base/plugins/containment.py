@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
-from gpubench.base import streams
+from gpubench.base import allowed_cpus, streams
 
 # Seconds within which the threads of an import may end.
 THREADS_S = 1.0
@@ -164,8 +164,8 @@ def _of_system() -> Iterator[Callable[[], Any]]:
             yield partial(signal.setitimer, timer, *signal.getitimer(timer))
     if hasattr(signal, "pthread_sigmask"):
         yield partial(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-    if hasattr(os, "sched_getaffinity"):
-        yield partial(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+    if cpus := allowed_cpus():
+        yield partial(os.sched_setaffinity, 0, cpus)
     for number, limit in _limits():
         import resource
 

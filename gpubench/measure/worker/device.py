@@ -20,6 +20,7 @@ from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import on_first_cpu, settle
 from gpubench.backends.shared.memory import open_in_place
+from gpubench.base import allowed_cpus
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.plugins import wings
 from gpubench.curves.stats import median
@@ -258,7 +259,7 @@ class CpuTurns:
     """
 
     def __init__(self, alike: Sequence[str], seed: str) -> None:
-        self._allowed = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set[int]()
+        self._allowed = allowed_cpus()
         here = current_cpu()
         own = [members for members in map(parse_list, alike) if here in members]
         self._cpus = sorted(self._allowed.intersection(*own)) if here is not None else []

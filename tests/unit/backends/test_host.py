@@ -7,6 +7,7 @@ import signal
 import threading
 import warnings
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -138,6 +139,9 @@ def test_affinity_and_the_bound_of_a_quota_limit_the_usable_cpus(monkeypatch, af
 def test_a_system_without_affinities_counts_its_cpus(monkeypatch, count, usable):
     monkeypatch.delattr(host.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(host.os, "cpu_count", lambda: count)
+    assert host.usable_cpus() == usable
+    refused = Mock(side_effect=PermissionError("a sandbox"))
+    monkeypatch.setattr(host.os, "sched_getaffinity", refused, raising=False)
     assert host.usable_cpus() == usable
 
 

@@ -178,7 +178,7 @@ def test_one_cpu_or_one_that_went_offline_or_a_system_that_moves_no_threads_ends
     assert system == []
     monkeypatch.setattr(os, "sched_setaffinity", Mock(side_effect=OSError("no such CPU")), raising=False)
     CpuTurns([], "a").next()
-    monkeypatch.delattr(os, "sched_setaffinity")
+    monkeypatch.delattr(os, "sched_getaffinity")
     CpuTurns(["0-3"], "a").next()
 
 
