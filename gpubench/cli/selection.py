@@ -128,8 +128,8 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
     """Return the sizes by op, from plain lists and from `OP=LIST` for an op or a group. An op gets its own
-    list, else the list of its group, else the plain one. The list `auto` gives no entry. Raises UsageError for
-    an unknown op and for a list that cannot be read."""
+    lists, else those of its group, else the plain ones, together. The list `auto` gives no entry, and drops the
+    lists before it. Raises UsageError for an unknown op and for a list that cannot be read."""
     groups = kernels.groups()
     short = {name: op for op, name in own_names(ops).items()}
     lists: list[tuple[int, list[str], str]] = []
@@ -142,12 +142,13 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
         else:
             where = require_choice(short.get(where, where), [*groups, *ops], "--sizes")
             lists.append((2, [where], numbers))
-    sizes: dict[str, list[int]] = {}
-    # The later list replaces the earlier one.
-    for _, targets, numbers in sorted(lists, key=operator.itemgetter(0)):
+    sizes: dict[tuple[str, int], list[int]] = {}  # by op and rank
+    for rank, targets, numbers in sorted(lists, key=operator.itemgetter(0)):
         chosen = None if numbers.strip() == "auto" else units.parse_sizes(numbers)
-        sizes.update(dict.fromkeys(targets, chosen or []))
-    return {op: chosen for op, chosen in sizes.items() if chosen}
+        for op in targets:
+            sizes[op, rank] = [] if chosen is None else sorted({*sizes.get((op, rank), ()), *chosen})
+    own = {op: chosen for (op, _), chosen in sizes.items()}  # of the highest rank
+    return {op: chosen for op, chosen in own.items() if chosen}
 
 
 def parse_dtypes(text: str) -> list[Dtype]:

@@ -134,7 +134,8 @@ def test_the_result_names_no_path_user_or_host(run, tmp_path, home):
 
 
 @pytest.mark.parametrize(("texts", "sizes"), [
-    (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}), (["matmul=64", "matmul=32"], {"matmul": [32]}),
+    (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}),
+    (["matmul=4k", "matmul=1k,4k"], {"matmul": [1024, 4096]}), (["1k", "auto"], {}),
     (["transpose=8", "matrix=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [8]}),
     (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}),
 ])  # fmt: skip
