@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.speedup import fastest
 from gpubench.base import group_by
@@ -60,6 +60,7 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     charts: tuple[Chart, ...] = ()  # the charts, in order
 
 
+@derive_once
 def chart_cases(analysis: Analysis) -> list[CaseResult]:
     """Return the cases that a chart may show: the fastest implementation of each workload, regime and device.
     Overheads, collectives and variants are left out."""
@@ -75,6 +76,7 @@ def chart_cases(analysis: Analysis) -> list[CaseResult]:
     return [result for result in rows if result.id in best]
 
 
+@derive_once
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
     """Return the devices that have a case in the charts, CPUs first. CPUs have warm colours and GPUs cold
     ones."""
@@ -89,6 +91,7 @@ def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
     )
 
 
+@derive_once
 def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     """Return the short name and the meaning of each regime in the charts."""
     rows = sorted((result.case for result in chart_cases(analysis)), key=regime_order)
