@@ -51,7 +51,15 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
         info = typer.Argument(default, **words)
     else:
         info = typer.Option(default, f"--{declared.key}", *filter(None, [declared.letter]), **words)
-    return get_click_param(ParamMeta(name=declared.name, default=info, annotation=kind))
+    parameter, convert = get_click_param(ParamMeta(name=declared.name, default=info, annotation=kind))
+    if declared.joined:
+        parameter.callback, convert = _join, None
+    return parameter, convert
+
+
+def _join(context: Any, parameter: Any, texts: Sequence[str] | None) -> str | None:
+    """Return the texts of an option that came in parts as one, or None if it was not given."""
+    return ",".join(texts) if texts else None
 
 
 # ---------------------------------------------------------------- help
@@ -78,11 +86,7 @@ class Command(TyperCommand):
         module = importlib.import_module(options.module or f"gpubench.cli.{name}")
         self.options, self._function = options, getattr(module, name)
         parameters = {name: _parameter(declared) for name, declared in options.declared.items()}
-        self._convert = {
-            name: convert
-            for name, (_, convert) in parameters.items()
-            if convert and not options.declared[name].joined
-        }
+        self._convert = {name: convert for name, (_, convert) in parameters.items() if convert}
         super().__init__(
             name, params=[*(parameter for parameter, _ in parameters.values()), _brief_help()],
             help=self._function.__doc__, short_help=options.purpose, rich_markup_mode=None,
@@ -137,16 +141,14 @@ class Command(TyperCommand):
             files_wanted=not typed.get("no_config"),
         )
         self._configured = configured
-        joined = [name for name, declared in self.options.declared.items() if declared.joined]
         ctx.default_map = {
-            name: [setting.value] if name in joined else setting.value for name, setting in configured.items()
+            name: [setting.value] if self.options.declared[name].joined else setting.value
+            for name, setting in configured.items()
         }
         try:
             rest = super().parse_args(ctx, list(args))
         except ParserUsageError as error:
             raise _blame(error, configured, typed) or _name_option(error, ctx, args, extra) or error from error
-        for name in joined:
-            ctx.params[name] = ",".join(ctx.params[name]) if ctx.params[name] else None
         if ctx.obj is not None:
             ctx.obj["verbose"] = ctx.params["verbose"]
         if ctx.params["show_config"]:
