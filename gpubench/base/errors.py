@@ -201,7 +201,7 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
     words = word.split()
     # Names were typed as a list without commas, whatever `hint` says.
     if len(words) > 1 and set(words) <= set(allowed):
-        hint = f"in a list write {','.join(words)};"
+        hint = f"in a list write {','.join(words)}" + (";" if listing else "")
     steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")
     raise UsageError(
         "unknown-value", f"{what}: there is no {word!r}", why=why,
