@@ -488,10 +488,10 @@ def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
 def load_in_ticks(before: CpuTimes | None, after: CpuTimes | None) -> Share:
     """Return the load by other programs between two readings, even if it is based on a few ticks. Both shares
     are None if a reading is missing or the counters stand still."""
-    if (
-        before is None or after is None
-        or (total_s := after.total_s - before.total_s) <= 0 or after.at_s <= before.at_s
-    ):  # counters that stand still, as some sandboxes have them  # fmt: skip
+    if before is None or after is None:
+        return Share(None, None)
+    total_s = after.total_s - before.total_s
+    if total_s <= 0 or after.at_s <= before.at_s:  # counters that stand still, as some sandboxes have them
         return Share(None, None)
     busy_s, stolen_s = after.busy_s - before.busy_s, after.steal_s - before.steal_s
     # Only a CPU that works can be taken away. A share of all time would hide that parallel work was held up.

@@ -475,9 +475,10 @@ def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
     else:
         paths = []
     states = [make_fact(node_status(path), path) for path in paths]
-    return min(
-        states, key=lambda state: f"{state.value}", default=NOT_PROBED
-    )  # in the order of the alphabet: the worst
+    return min(states, key=lambda state: _WORST_FIRST.index(state.value), default=NOT_PROBED)
+
+
+_WORST_FIRST = ("absent", "no_permission", "present")
 
 
 def node_status(path: str) -> str:
