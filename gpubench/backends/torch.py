@@ -43,7 +43,7 @@ from gpubench.backends.shared.memory import InPlaceSession, PageLocked, PageLock
 from gpubench.backends.shared.reference import sentinel_of
 from gpubench.base import AMD, INTEL, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.base.installation import torch_hint
+from gpubench.base.installation import KEPT, torch_hint
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Operand, Params, Shape, Stored, each
 from gpubench.result.case import DTYPES, TF32, Case
@@ -497,9 +497,7 @@ def _version() -> dict[str, Any]:
     try:
         return runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     except Exception as error:  # a file that is missing or damaged
-        raise BackendUnavailable(
-            f"PyTorch is broken, and pip keeps it until it is uninstalled: {error}", hint=torch_hint()
-        ) from error
+        raise BackendUnavailable(f"PyTorch is broken, and {KEPT}: {error}", hint=torch_hint()) from error
 
 
 def _quiet() -> None:
@@ -516,7 +514,7 @@ def import_torch() -> Any:
             import torch
     except Exception as error:  # any error of libraries that are missing or of other versions
         raise BackendUnavailable(
-            f"PyTorch cannot be imported, and pip keeps it until it is uninstalled: {error}", hint=torch_hint()
+            f"PyTorch cannot be imported, and {KEPT}: {error}", hint=torch_hint()
         ) from error
     return torch
 

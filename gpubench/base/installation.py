@@ -48,6 +48,10 @@ def install_command(extra: str = "") -> str:
     return _command_for(extra, sys.platform)
 
 
+# Said of a package that is there and does not load, because the command to install it changes nothing.
+KEPT = "pip keeps it until it is uninstalled"
+
+
 def cupy_commands() -> str:
     """Return the command that installs CuPy for CUDA 13, followed by the name of the extra for CUDA 12."""
     return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12; uninstall a broken CuPy first"

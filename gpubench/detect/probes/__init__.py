@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from gpubench.base.installation import install_command
+from gpubench.base.installation import KEPT, install_command
 from gpubench.result.machine import Status
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def require(package: str, remedy: str = "") -> Iterator[None]:
         # A package that does not load may raise anything, also SystemExit.
         code = "ImportError" if isinstance(error, ImportError) else type(error).__name__
         # CuPy wraps the error in a page of advice.
-        why = f"does not load ({' '.join(str(error.__cause__ or error).split())}; pip keeps it until it is uninstalled)"
+        why = f"does not load ({' '.join(str(error.__cause__ or error).split())}; {KEPT})"
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else why
         raise ProbeFailure("absent", code, f"{package} {why}: {remedy or install_command()}") from error
 
