@@ -285,7 +285,7 @@ class RunOptions(
     RowOptions, GateOptions, CiOptions, PlotOptions, CommonOptions,
 ):
     functions: list[str] | None = argument("[FILE[:NAME]]...", "Python files with functions of your own, or one "
-        "function of a file: options.py:pairwise. Default: the ops of --ops.")
+        "function of a file: my.py:normalise. Default: the ops of --ops.")
     dry_run: bool = option(None, WHAT, "Print the plan and stop.", brief=True)
     check_only: bool = option(None, WHAT, "Check every case once, without timing: of ops without --sizes low, "
         "middle and top of the ladder. Only a --budget ends it early, with exit code 124.",

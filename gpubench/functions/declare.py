@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import inspect
@@ -57,7 +58,7 @@ class Stays:
 class UserFunction:
     """A function to measure, which can still be called like the original one: `pairwise(numpy, x)`. `cpu` is
     the program for the CPU, and `gpu` is the program for the GPU. Without `gpu`, `cpu` runs on both, and its
-    first argument is the array library."""
+    first argument is the array library; it is a ForAnyLibrary if the original one takes no `xp`."""
 
     def __init__(
         self, cpu: Callable[..., Any], gpu: Callable[..., Any] | None = None, **options: Unpack[Options]
@@ -77,7 +78,9 @@ class UserFunction:
         functools.update_wrapper(
             self, cpu
         )  # first, because it copies attributes, which may have the names below
-        self.cpu, self.gpu, self.make = cpu, gpu, options.get("inputs")
+        self.original, self.cpu, self.gpu, self.make = cpu, cpu, gpu, options.get("inputs")
+        if gpu is None and self.parameters[:1] not in (["xp"], ["np"]):
+            self.cpu = ForAnyLibrary(cpu)
         self.backends, self.dtypes = options.get("backends"), options.get("dtypes")
         self.tolerance, self.same, self.flops = (
             options.get("tolerance"),
@@ -89,7 +92,7 @@ class UserFunction:
         DECLARED.append(self)
 
     def __call__(self, *arguments: Any, **words: Any) -> Any:
-        return self.cpu(*arguments, **words)
+        return self.original(*arguments, **words)
 
     def __repr__(self) -> str:
         kind = "function" if self.gpu is None else "pair"
@@ -104,7 +107,7 @@ class UserFunction:
     @property
     def name(self) -> str:
         """The name of the function, or of the class of a callable object; `lambda` for a lambda expression."""
-        return getattr(self.cpu, "__name__", type(self.cpu).__name__).strip("<>")
+        return getattr(self.original, "__name__", type(self.original).__name__).strip("<>")
 
     @property
     def parameters(self) -> list[str]:
@@ -112,7 +115,7 @@ class UserFunction:
         is unknown."""
         try:
             # A call of a PyTorch module takes anything; its forward tells what.
-            parameters = inspect.signature(getattr(self.cpu, "forward", self.cpu)).parameters.values()
+            parameters = inspect.signature(getattr(self.original, "forward", self.original)).parameters.values()
         except (TypeError, ValueError):  # a function written in C may have no signature
             return []
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -121,7 +124,65 @@ class UserFunction:
     @property
     def arguments(self) -> list[str]:
         """The names of the inputs: all parameters except the array library."""
-        return self.parameters if self.gpu is not None else self.parameters[1:]
+        return self.parameters if self.gpu is not None or self.cpu is not self.original else self.parameters[1:]
+
+
+class ForAnyLibrary:
+    """A function `f(x, ...)` that calls NumPy, as a function `f(xp, x, ...)` of any array library. Where the
+    function and the functions of the same file that it calls name NumPy, they get the library's names."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.original = original
+        self._programs: dict[Any, Callable[..., Any]] = {}  # by array library
+
+    def __call__(self, xp: Any, *inputs: Any) -> Any:
+        return self.program(xp)(*inputs)
+
+    def program(self, xp: Any) -> Callable[..., Any]:
+        """Return the function with the names of a library in place of those of NumPy."""
+        if xp not in self._programs:
+            self._programs[xp] = _with_library(self.original, xp)
+        return self._programs[xp]
+
+
+def _with_library(program: Callable[..., Any], xp: Any) -> Callable[..., Any]:
+    """Return the program with the names of `xp` in place of those of NumPy, or the program itself if NumPy is
+    `xp` or the program is not written in Python."""
+    import numpy as np
+
+    if xp is np:
+        return program
+    if not isinstance(program, FunctionType):
+        return _counterpart(program, xp)  # type: ignore[no-any-return]
+    variables = dict(program.__globals__)
+
+    def copy_of(plain: FunctionType) -> FunctionType:
+        copied = FunctionType(plain.__code__, variables, plain.__name__, plain.__defaults__, plain.__closure__)
+        copied.__kwdefaults__ = plain.__kwdefaults__
+        return copied
+
+    for name, value in program.__globals__.items():
+        if isinstance(value, FunctionType) and value.__globals__ is program.__globals__:
+            variables[name] = copy_of(value)
+        elif isinstance(value, UserFunction) and isinstance(value.cpu, ForAnyLibrary):
+            variables[name] = functools.partial(value.cpu, xp)
+        else:
+            variables[name] = _counterpart(value, xp)
+    return copy_of(program)
+
+
+def _counterpart(value: Any, xp: Any) -> Any:
+    """Return what `xp` has in place of NumPy, of its modules `linalg` and `fft`, or of a function of one of them.
+    Return any other value as it is, and what `xp` lacks too."""
+    import numpy as np
+
+    name = getattr(value, "__name__", None)
+    for part, own in (("", np), ("linalg", np.linalg), ("fft", np.fft)):
+        if value is own or (isinstance(name, str) and vars(own).get(name) is value):
+            with contextlib.suppress(Exception):  # an AttributeError, or what a tracer says
+                library = getattr(xp, part) if part else xp
+                return library if value is own else getattr(library, str(name))
+    return value
 
 
 def _require_kind(name: str, value: Any) -> None:
@@ -163,7 +224,8 @@ def function(call: Callable[..., Any], /) -> UserFunction: ...
 @overload
 def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], UserFunction]: ...
 def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
-    """Declare a function `f(xp, x, ...)` of arrays, where `xp` is the array library: numpy, cupy or torch.
+    """Declare a function of arrays: `f(xp, x, ...)`, where `xp` is the array library, numpy, cupy or torch; or
+    `f(x, ...)` as it is written for NumPy, whose names then stand for those of each library.
 
     `@gpubench.function` stands above the function, alone or with options:
     - `inputs(rng, n)`, `inputs(n)` or `inputs(rng, n, dtype)` returns the list of inputs at size n; without it

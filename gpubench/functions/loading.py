@@ -31,11 +31,11 @@ from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.base.streams import shorten
 from gpubench.functions import declare
-from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
+from gpubench.functions.declare import DECLARED, ForAnyLibrary, Maker, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
 from gpubench.kernels.templates.cpu import MOST_INPUTS
-from gpubench.kernels.templates.formula import Formula, Untraceable, trace
+from gpubench.kernels.templates.formula import Formula, Namespace, Untraceable, trace
 
 
 class Unreadable(PluginError):
@@ -232,9 +232,22 @@ COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex6
 class Loaded(NamedTuple):
     """The functions of a source."""
 
-    functions: dict[str, UserFunction]  # functions by name
-    wrong: dict[str, str]  # for each other name the reason why the function cannot be measured
+    functions: dict[str, UserFunction]  # declared functions by name
+    wrong: dict[str, str]  # for each other declared name the reason why the function cannot be measured
     file_digest: str = ""  # digest of the imported file; empty for a pickled function
+    undeclared: dict[
+        str, Callable[..., Any]
+    ] = {}  # the file's other functions, measured only if they are named
+
+    def find(self, name: str) -> UserFunction:
+        """Return the function with this name, and declare it if the file does not. Raises KeyError if there is
+        none, and PluginError if it cannot be measured."""
+        if name not in self.functions and name not in self.wrong:
+            try:
+                self.functions[name] = UserFunction(self.undeclared[name])
+            except UsageError as error:
+                raise PluginError(f"{error} ({error.why})") from error
+        return self.functions[name]
 
 
 @cache
@@ -255,6 +268,10 @@ def load_source(source: CodeSource) -> Loaded:
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
+    undeclared = {
+        name: value for name, value in vars(content).items()
+        if callable(value) and value.__module__ == content.__name__ and not isinstance(value, type | UserFunction)
+    }  # fmt: skip
     wrong = {
         lost.name: f"two functions are called {lost.name}: rename one of them"
         if lost.name in functions
@@ -262,7 +279,9 @@ def load_source(source: CodeSource) -> Loaded:
         for lost in DECLARED[before:]
         if lost.__module__ == content.__name__ and lost not in functions.values()
     }
-    return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
+    return Loaded(
+        {name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest, undeclared
+    )
 
 
 def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
@@ -313,7 +332,7 @@ def where(error: BaseException, function: UserFunction) -> str:
     """Return the text of an error, at most 240 characters, and the last line that ran in the function's file:
     `NameError: ... (options.py, line 7)`."""
     try:
-        file = inspect.getsourcefile(function.cpu) or ""
+        file = inspect.getsourcefile(function.original) or ""
     except TypeError:
         file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
@@ -477,10 +496,11 @@ class Effects:
 def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
     """Return the traced formula of a function. Raises Untraceable if the function cannot be traced or has side
     effects."""
-    effects, before = Effects(), sys.getprofile()
+    effects, before, xp = Effects(), sys.getprofile(), Namespace()
+    program = function.cpu.program(xp) if isinstance(function.cpu, ForAnyLibrary) else partial(function.cpu, xp)
     sys.setprofile(effects)
     try:
-        traced = trace(function.cpu, arguments)
+        traced = trace(lambda _, *inputs: program(*inputs), arguments)
     finally:
         sys.setprofile(before)
         if effects.first:
@@ -526,7 +546,7 @@ def load(name: str) -> Op:
         raise Unsupported(f"{file} cannot be imported again: {error}", reason="bad-function") from error
     if loaded.file_digest != description.file_digest:
         raise Unsupported(f"{file} was edited during the run", hint="run it again", reason="bad-function")
-    return bound_op(loaded.functions[description.name], description)
+    return bound_op(loaded.find(description.name), description)
 
 
 def bound_op(function: UserFunction, description: Description) -> Op:

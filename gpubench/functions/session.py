@@ -133,9 +133,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             host.value = self._fetch(result.value)
         shared = self._inner.device.backend == "torch" and self.function.gpu is None
         if shared and any(type(leaf).__module__ == "numpy" for _, leaf in leaves(result.value)):
-            raise Unsupported(
-                "it computes with NumPy: call the library that is its first argument", reason="bad-function"
-            )
+            raise Unsupported("it computes with NumPy, not with the array library", reason="bad-function")
 
     def _fetch(self, result: Any) -> Any:
         if self.function.to_cpu is not None and self._inner.device.kind != "cpu":

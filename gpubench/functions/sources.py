@@ -23,8 +23,7 @@ from gpubench.result.run import RunWarning, warning
 # The largest number of child processes that try functions at the same time.
 MOST_CHILDREN = 4
 DECORATORS = (
-    "put @gpubench.function above a function whose first argument is the array library, as in def f(xp, x), or write"
-    " name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
+    "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
 
 # The warnings of a run about each source, by the name of the source.
@@ -129,17 +128,21 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
             "bad-function", f"{shown} cannot be imported", why=report.broken,
             hint=hint if source.kind == "file" else None,
         )  # fmt: skip
-    if not report.known:
+    if not report.known and not request.names:
+        others = [name for name in report.undeclared if not name.startswith("_")]
         raise UsageError(
             "bad-function", f"{shown} declares no function",
-            why="gpubench.function or gpubench.pair made nothing in it", hint=DECORATORS,
+            why="@gpubench.function stands above none"
+            + (f" of its functions {', '.join(others)}" if others else ", and it has no functions"),
+            hint=(f"name the one to measure, gpubench run {shown}:NAME, or " if others else "") + DECORATORS,
         )  # fmt: skip
+    every_name = [*report.known, *report.undeclared]
     for name in request.names or []:
-        if name not in report.known:
+        if name not in every_name:
             raise UsageError(
-                "bad-function", f"{shown} has no function {name!r}", why="it declares " + ", ".join(report.known),
+                "bad-function", f"{shown} has no function {name!r}", why="it has " + (", ".join(every_name) or "none"),
                 hint=f"write {shown}:{name.replace(',', f' {shown}:')}" if "," in name
-                else suggest(name, report.known) or "take one of these",
+                else suggest(name, every_name) or "take one of these",
             )  # fmt: skip
     add_to_manifest(source, report.functions)
     ops = [make_op(description, Code(worker_alone)) for description in report.functions]
@@ -209,12 +212,13 @@ def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> No
     elif report.trying and (ended.status is not None or not report.functions):
         report.wrong[report.trying] = f"its first call {_end(ended)}"
     whole.wrong |= report.wrong
-    whole.known, whole.broken = report.known, report.broken
+    whole.known, whole.undeclared, whole.broken = report.known, report.undeclared, report.broken
     whole.trying = report.trying
     if report.trying == "":
         whole.trying, whole.broken = None, _end(ended)
     if not whole.broken:
-        whole.functions.sort(key=lambda description: whole.known.index(description.name))
+        order = [*whole.known, *whole.undeclared]
+        whole.functions.sort(key=lambda description: order.index(description.name))
 
 
 def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.Ended]:

@@ -60,7 +60,6 @@ TRIAL_S, MOST_S = 60.0, 0.25
 # After the first size, the limits SHORT_S and SMALL_BYTES are this many times larger, because a single size shows no
 # growth.
 SECOND = 8
-LIBRARY_FIRST = "its first argument has to be the array library, f(xp, x)"
 # The largest size of a search, and the most seconds that one of its calls may be estimated to take.
 HIGHEST, LONGEST_S = 2**24, 0.5
 
@@ -97,6 +96,7 @@ class TrialReport(msgspec.Struct):
     partial: Description | None = None
     wrong: dict[str, str] = {}  # by the name of a function: why it cannot be measured
     known: list[str] = []  # names that the source declares
+    undeclared: list[str] = []  # names of its other functions
     trying: str | None = ""  # name of the current function; empty during the import, None at the end
     broken: str = ""  # reason why the source cannot be imported
 
@@ -137,7 +137,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         _show(out, [trial.results[i][1] for trial in trials], trials)
         for i, (out, _) in enumerate(first.results)
     ]
-    doc = inspect.getdoc(function.cpu) or ""
+    doc = inspect.getdoc(function.original) or ""
     return Description(
         source=request.source.name, name=name, digest=digest(function),
         summary=doc.splitlines()[0] if doc else f"{name}({', '.join(arguments)})",
@@ -153,7 +153,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
 def digest(function: UserFunction) -> str:
     """Return the first twelve hexadecimal digits of a hash of the function's source text. Without source text,
     the compiled code is hashed."""
-    return short_digest("\n".join(map(_text_of, filter(None, (function.cpu, function.gpu)))).encode())
+    return short_digest("\n".join(map(_text_of, filter(None, (function.original, function.gpu)))).encode())
 
 
 def _text_of(program: Any) -> str:
@@ -251,7 +251,6 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
     call = function.cpu if function.gpu is not None else partial(function.cpu, np)
-    usual = function.gpu is not None or function.parameters[:1] in (["xp"], ["np"])
     try:
         with np.errstate(all="ignore"):
             tracemalloc.start()
@@ -273,9 +272,11 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
                     break
     except Exception as error:
         what = where(error, function)
-        hint = "" if usual else f"{LIBRARY_FIRST}: called so, "
-        if usual and function.gpu is None and "Tensor" in what:
+        hint = ""
+        if function.gpu is None and "Tensor" in what:
             hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
+        elif function.make is None and not again:
+            hint = "called with vectors of n numbers (inputs= says others) "
         raise PluginError(f"{hint}it raises {what} at n = {n}") from error
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
         if not equal(plain(before), after):
@@ -285,8 +286,6 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
             )
     if function.same is None:
         arrays = _require_readable(result)
-        if not usual and any(array.dtype.kind == "O" for array in arrays):  # such as np.cumsum of the library
-            raise PluginError(f"{LIBRARY_FIRST}: called so, it returns objects that are no numbers")
         if not equal(result, second):
             raise PluginError(
                 "two calls give different results: draw random numbers in `inputs`, call eval() of a network, or say"
@@ -416,22 +415,22 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
     except PluginError as error:
         report.broken = str(error)
         return
-    report.known = [*loaded.functions, *loaded.wrong]
+    report.known, report.undeclared = [*loaded.functions, *loaded.wrong], list(loaded.undeclared)
     names = request.names or report.known
     report.wrong = {n: why for n, why in loaded.wrong.items() if n in names}
     for name in names:
-        if name in request.skip or name not in loaded.functions:
+        if name in request.skip or name not in (*loaded.functions, *loaded.undeclared):
             continue
         report.trying = name
         _limit(tell)
         try:
-            for description in describe(name, loaded.functions[name], request):
+            for description in describe(name, loaded.find(name), request):
                 report.partial = msgspec.structs.replace(description, file_digest=loaded.file_digest)
                 _limit(tell, request.limit_s or TRIAL_S)
         except PluginError as error:
             report.wrong[name] = str(error)
         except BaseException as error:
-            report.wrong[name] = f"it raises {where(error, loaded.functions[name])}"
+            report.wrong[name] = f"it raises {where(error, loaded.find(name))}"
         if report.partial is not None and name not in report.wrong:
             report.functions.append(report.partial)
         report.partial = None

@@ -555,7 +555,7 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
         raise Untraceable("is too long") from None
     except Exception as error:
         if "__array_ufunc__" in str(error):
-            raise Untraceable("calls NumPy itself in place of its first argument") from None
+            raise Untraceable("calls NumPy itself in place of the array library") from None
         raise Untraceable(
             f"takes no symbols ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
         ) from None
