@@ -24,6 +24,7 @@ from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import NOT_PROBED, Fact, Gpu, LinkPath, Partition, Status
 
 T = TypeVar("T")
+Facts = dict[str, Fact[Any]]  # facts by their path in `gpus[]` of the document, such as "memory.free_bytes"
 
 MOST_BYTES = 16 << 20  # /proc/cpuinfo of 2,000 CPUs has 5 MiB
 MOST_LINKS = 40
@@ -97,7 +98,7 @@ class Root:
 
     def facts(
         self, folder: str, files: Mapping[str, tuple[str, Callable[[str], Any]]], *, asleep: bool = False
-    ) -> dict[str, Fact[Any]]:
+    ) -> Facts:
         """Return the facts that the files in a folder state, by the name of the fact. `files` holds the file
         name and the parser of each fact. If `asleep` is True, no file is read and the facts are not_probed."""
         return {
@@ -227,9 +228,14 @@ def size(text: str) -> int:
 def positive(text: str) -> int | None:
     """Parse a number of bytes below 1 EiB. Returns None for 0, which some files state for an unknown number.
     Raises ValueError for other texts."""
-    if (value := size(text)) >> 60:
+    if implausible(value := size(text)):
         raise ValueError("no memory is that large")
     return value or None
+
+
+def implausible(value: object) -> bool:
+    """Tell whether the value is a number of bytes that no memory has: below 0, or 1 EiB and more."""
+    return isinstance(value, int) and bool(value >> 60)
 
 
 def parse_name(text: str) -> str | None:
@@ -357,7 +363,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
     node: str | None = None  # the name of its render node; None: none is known
     paths: tuple[LinkPath, ...] = ()  # the paths to other GPUs, whose `to` is a PCI address
-    facts: dict[str, Fact[Any]] = {}  # facts by their path in `gpus[]` of the document ("memory.free_bytes")
+    facts: Facts = {}  # what the source states of the device
     partitions: tuple[Partition, ...] = ()  # its partitions
 
     @property
@@ -420,7 +426,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "bdf": address, "uuid": uuid, "device_id": pci_id, "pci_class": pci_id,
     "vendor_id": lambda value: VENDOR_ALIASES.get(number := pci_id(value), number),
     "name": lambda name: None if not isinstance(name, str) or is_placeholder(name) else name,
-    "memory_bytes": lambda value: size if (size := _number(value)) and size > 0 else None,
+    "memory_bytes": lambda value: None if implausible(value) else _number(value) or None,
     "virtual": lambda texts: tuple(filter(None, map(address, texts))) if isinstance(texts, list) else (),
 }  # fmt: skip
 # Fields that a JSON record may also state as a fact with its source.
@@ -498,13 +504,13 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
     """Return the fact of `value`, a whole fact or a plain value. Returns None if it does not have the type
-    `kind`, or if its value and its status contradict each other."""
+    `kind`, if its value and its status contradict each other, or if no number of this kind is that large."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))
     except msgspec.ValidationError:
         return None
-    if (fact.value is not None) != (fact.status in ("ok", "conflict")):
+    if (fact.value is not None) != (fact.status in ("ok", "conflict")) or implausible(fact.value):
         return None
     return fact if fact.value is None or fact.source else msgspec.structs.replace(fact, source=source)
 

@@ -16,6 +16,7 @@ from gpubench.detect.facts import (
     ABSENT,
     Address,
     DeviceRecord,
+    Facts,
     address,
     derive,
     fact_types,
@@ -48,16 +49,16 @@ from gpubench.result.machine import (
     SoftwareRenderer,
 )
 
-_KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "hip", "nvml", "drm", "pci-sysfs", "proc-nvidia")
-_OTHER_ORDER = ("pci-sysfs", "drm", "proc-nvidia", "nvml", "kfd", "drm-ioctl", "cuda", "hip")
+_KIND_ORDER = "drm-ioctl kfd cuda hip nvml drm pci-sysfs proc-nvidia"
+_OTHER_ORDER = "pci-sysfs drm proc-nvidia nvml kfd drm-ioctl cuda hip"
 # The sources of each fact, best first, by the path of the fact or by the part of its path before the dot.
 _ORDERS = {
-    "name": ("nvml", "proc-nvidia", "cuda", "hip", "drm", "pci-sysfs"), "kind": _KIND_ORDER,
-    "uuid": ("nvml", "proc-nvidia", "cuda", "kfd", "pci-sysfs", "drm"), "memory.unified": _KIND_ORDER,
-    "memory": ("kfd", "drm", "pci-sysfs", "drm-ioctl", "nvml", "proc-nvidia", "cuda", "hip"),
-    "driver.version": ("proc-nvidia", "nvml", "pci-sysfs", "drm", "cuda"), "driver.cuda": ("nvml",),
-    "compute": ("kfd", "nvml", "cuda", "hip"), "link": ("pci-sysfs", "drm", "nvml"),
-    "power.limit_w": ("nvml",), "power.default_limit_w": ("nvml",), "paths": ("nvml", "kfd", "pci-sysfs"),
+    "name": "nvml proc-nvidia cuda hip drm pci-sysfs", "kind": _KIND_ORDER,
+    "uuid": "nvml proc-nvidia cuda kfd pci-sysfs drm", "memory.unified": _KIND_ORDER,
+    "memory": "kfd drm pci-sysfs drm-ioctl nvml proc-nvidia cuda hip",
+    "driver.version": "proc-nvidia nvml pci-sysfs drm cuda", "driver.cuda": "nvml",
+    "compute": "kfd nvml cuda hip", "link": "pci-sysfs drm nvml",
+    "power.limit_w": "nvml", "power.default_limit_w": "nvml", "paths": "nvml kfd pci-sysfs",
 }  # fmt: skip
 # Sources that are not an API for programs.
 _LOCAL = ("pci-sysfs", "drm", "platform", "kfd", "proc-nvidia", "drm-ioctl")
@@ -124,7 +125,7 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
 def _place(source: str | None, path: str) -> int:
     """Return the rank of a source for the fact at `path`, 0 for the best."""
     order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
-    return (*order, source).index(source)
+    return [*order.split(), source].index(source)
 
 
 def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:
@@ -137,7 +138,7 @@ def _facts_of(device: MergedDevice, path: str) -> list[Fact[Any]]:
     return [record.facts[path] for record in _rank(device, path) if path in record.facts]
 
 
-def _identity(device: MergedDevice) -> dict[str, Fact[Any]]:
+def _identity(device: MergedDevice) -> Facts:
     """Return the PCI ids and the class of a device as facts, in the form of the document."""
     identity = {}
     for name in _IDS:

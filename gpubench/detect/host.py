@@ -21,6 +21,7 @@ from gpubench.detect.facts import (
     ABSENT,
     Address,
     DeviceRecord,
+    Facts,
     FileText,
     Root,
     derive,
@@ -338,13 +339,17 @@ def _kind(node: int, cpus: Fact[frozenset[int]], gpu_nodes: NumaNodes) -> Fact[s
 
 VERSION = "/proc/version"
 _DMI = ("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
-# Virtual machines, by a pattern of a name in the DMI tables, or of "vendor / product". The name of a vendor that
-# also makes hardware is not enough: Microsoft, Google, Amazon, Oracle, Apple, Nutanix.
+_TREE, _SYSINFO = "/proc/device-tree", "/proc/sysinfo"  # the latter of s390x
+# Virtual machines, by a pattern of a name in the DMI tables, of "vendor / product", of the CPU's name, of the
+# device tree or of s390x. The name of a vendor that also makes hardware is not enough: Microsoft, Google, Amazon,
+# Oracle, Apple, Nutanix.
 _GUESTS = (
-    (r"VMware", "vmware"), (r"innotek|VirtualBox", "virtualbox"), (r"Xen$|HVM domU", "xen"), (r"BHYVE", "bhyve"),
-    (r"Parallels .*(Virtual|VM)", "parallels"), (r"OpenBSD.* / VMM", "vmm"), (r"Apple Virtualization", "apple"),
-    (r"Microsoft.* / Virtual Machine", "hyperv"),
+    (r"VMware|vmware", "vmware"), (r"innotek|VirtualBox", "virtualbox"), (r"Xen$|HVM domU|xen,", "xen"),
+    (r"BHYVE", "bhyve"), (r"Parallels .*(Virtual|VM)", "parallels"), (r"OpenBSD.* / VMM", "vmm"),
+    (r"Apple Virtualization", "apple"), (r"Microsoft.* / Virtual Machine", "hyperv"),
     (r"QEMU|KVM\b|Bochs|KubeVirt|OpenStack|oVirt|RHEV|CloudStack|Red Hat|crosvm|[Cc]loud[ -][Hh]ypervisor", "kvm"),
+    (r".*emulated by qemu|Common .*KVM|linux,(kvm|dummy-virt)|(?s:.*)VM00 Control Program: +KVM", "kvm"),
+    (r"(?s:.*)VM00 Control Program: +z/VM", "zvm"),
     (r"Standard PC \(|Google Compute Engine|Alibaba Cloud ECS|DigitalOcean|Droplet|vServer|AHV$", "kvm"),
     (r"Amazon EC2 / (?!.*metal)[a-z0-9-]+\.", "kvm"),
 )  # fmt: skip
@@ -388,12 +393,8 @@ def hypervisor(
     if file.text:
         return make_fact(file.text.split()[0], file.path)
     flags = (blocks.value.any("flags") or "").split() if blocks.value else []
-    name = _virtual_machine(root, vendor, product)
-    source = _DMI[0]
-    if name is None and blocks.value:
-        stated = f"{proc.model(blocks.value)} {blocks.value.any('machine')}"
-        if re.match(r"QEMU\b|Common .*KVM|.*emulated by qemu", stated):
-            name, source = "kvm", "/proc/cpuinfo"
+    shown = _virtual_machine(root, blocks.value, vendor, product)
+    name, source = shown.value, shown.source
     if name is None and root.exists(VMBUS):
         name, source = "hyperv", VMBUS
     if "hypervisor" in flags:
@@ -410,21 +411,26 @@ def hypervisor(
     if flags:
         note = "the CPU's flags deny a hypervisor: some virtual machines hide it from drivers"
         return Fact(name, "conflict", source, note, [Alternative("none", "/proc/cpuinfo")])
-    control = re.search(r"^VM00 Control Program: +(KVM|z/VM)", root.read("/proc/sysinfo").text or "", re.M)
-    if control:  # of s390x
-        return make_fact(control[1].lower().replace("/", ""), "/proc/sysinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
     if name is None and blocks.status not in ("ok", "absent"):
         return lost(blocks)
     return make_fact(name, source if name else blocks.source)
 
 
-def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
-    """Return the name of the hypervisor that the DMI tables reveal, or None."""
+def _virtual_machine(root: Root, info: CpuInfo | None, vendor: str, product: str) -> Fact[str]:
+    """Return the name of the hypervisor that the DMI tables, the CPU's name or the device tree reveal."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
-    others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
-    texts = (vendor, product, f"{vendor} / {product}", *others)
-    return next((name for form, name in _GUESTS if any(re.match(form, text) for text in texts)), None)
+    others = [_dmi(root, name).value for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
+    tree = [root.read(f"{_TREE}/{name}").text for name in ("hypervisor/compatible", "compatible")]
+    texts = {
+        _DMI[0]: [vendor, product, f"{vendor} / {product}", *others],
+        "/proc/cpuinfo": [proc.model(info), info.any("machine")] if info else [], _TREE: tree,
+        _SYSINFO: [root.read(_SYSINFO).text],
+    }  # fmt: skip
+    return first(*(
+        make_fact(name, source) for source, stated in texts.items() for form, name in _GUESTS
+        if any(re.match(form, text or "") for text in stated)
+    ))  # fmt: skip
 
 
 def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:
@@ -473,7 +479,7 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     count = _count(logical)
     # Windows states an empty set for a process in several groups of 64 CPUs.
     usable = derive(allowed, len) if allowed.value else count
-    bound = "affinity" if usable is not count and usable.value != count.value else "online"
+    bound = "affinity" if usable.value != count.value else "online"
     unsupported = missing("unsupported", _PSUTIL)
     clock, swap = None, unsupported
     with contextlib.suppress(Exception):  # some Macs tell none; Windows tells the nominal clock as the current
@@ -525,6 +531,6 @@ def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
     )
     isa = proc.keep_flags(answer.flags) if answer.flags else None
     values = {"model": model, "vendor": vendor, "isa": isa, "base_hz": answer.base_hz}
-    facts: dict[str, Fact[Any]] = {name: make_fact(value, _CPUINFO) for name, value in values.items()}
+    facts: Facts = {name: make_fact(value, _CPUINFO) for name, value in values.items()}
     facts["caches"] = make_fact(answer.caches or None, _CPUINFO, "a size for each level, counted once")
     return replace(cpu, **{name: first(getattr(cpu, name), fact) for name, fact in facts.items()})

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpubench.result.run import Identity
 
 
-_SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "cuda", "hip")
+_SEED_ORDER = "pci-sysfs drm kfd proc-nvidia drm-ioctl nvml cuda hip"
 
 
 class MergedDevice:
@@ -219,7 +219,7 @@ def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
     return True
 
 
-METAL = re.compile(r":metal(:|$)")
+METAL = re.compile(r"(^|:)metal(:|$)")
 
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
@@ -336,7 +336,7 @@ def _record_key(record: DeviceRecord) -> bytes:
 
 
 def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
-    order = (*_SEED_ORDER, record.source).index(record.source)
+    order = [*_SEED_ORDER.split(), record.source].index(record.source)
     return (order, record.bdf is None, record.bdf or (), record.uuid or "", _record_key(record))
 
 

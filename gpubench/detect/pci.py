@@ -22,6 +22,7 @@ from gpubench.base import AMD, APPLE, INTEL, NVIDIA, group_by
 from gpubench.detect.facts import (
     Address,
     DeviceRecord,
+    Facts,
     FileText,
     Root,
     address,
@@ -48,10 +49,10 @@ GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
 FREE_DRIVERS = ("nouveau", "NovaCore", "radeon")  # there is no CUDA or ROCm on them
 CHIP_NODE = "/dev/nvmap"  # through which CUDA computes on a Jetson
 ASLEEP = ("suspended", "suspending")
-_SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+_SPEEDS = (2.5, 5, 8, 16, 32, 64)  # of the generations of PCIe, from the first, in GT/s
 _MODALIAS = re.compile(
-    r"pci:v(?P<vendor>[0-9A-F]{8})d(?P<device>[0-9A-F]{8})sv(?P<subvendor>[0-9A-F]{8})sd(?P<subdevice>[0-9A-F]{8})"
-    r"bc(?P<base>[0-9A-F]{2})sc(?P<sub>[0-9A-F]{2})i[0-9A-F]{2}"
+    r"pci:v(?P<vendor_id>[0-9A-F]{8})d(?P<device_id>[0-9A-F]{8})sv(?P<subvendor_id>[0-9A-F]{8})sd(?P<subdevice_id>[0-9A-F]{8})"
+    r"bc(?P<pci_class>[0-9A-F]{2}sc[0-9A-F]{2})i[0-9A-F]{2}"
 )
 
 
@@ -108,7 +109,7 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
     driver = first(make_fact(root.link(link), link), reading.fact(_driver))
     if numbers["vendor_id"].value is None and driver.value in DRIVER_VENDORS:
         numbers["vendor_id"] = derive(driver, DRIVER_VENDORS.__getitem__)
-    facts: dict[str, Fact[Any]] = {name: derive(fact, lambda n: f"{n:04x}") for name, fact in numbers.items()}
+    facts: Facts = {name: derive(fact, lambda n: f"{n:04x}") for name, fact in numbers.items()}
     facts |= {
         "power.state": state, "driver.name": driver, **root.facts(folder, _FILES),
         "local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder),
@@ -148,19 +149,18 @@ class NumberPlaces(NamedTuple):
     form: str  # the regular expression for the text of that file
     key: str  # its key in uevent
     key_form: str  # the regular expression for the value of that key
-    alias: tuple[str, ...]  # its groups in the pattern of the modalias
 
 
 _HEX = "[0-9a-fA-F]"
 _ID = rf"0x({_HEX}{{4}})"
 _FIRST, _SECOND = rf"({_HEX}{{4}}):{_HEX}{{4}}", rf"{_HEX}{{4}}:({_HEX}{{4}})"
 _NUMBERS = {
-    "vendor_id": NumberPlaces("vendor", _ID, "PCI_ID", _FIRST, ("vendor",)),
-    "device_id": NumberPlaces("device", _ID, "PCI_ID", _SECOND, ("device",)),
-    "subvendor_id": NumberPlaces("subsystem_vendor", _ID, "PCI_SUBSYS_ID", _FIRST, ("subvendor",)),
-    "subdevice_id": NumberPlaces("subsystem_device", _ID, "PCI_SUBSYS_ID", _SECOND, ("subdevice",)),
+    "vendor_id": NumberPlaces("vendor", _ID, "PCI_ID", _FIRST),
+    "device_id": NumberPlaces("device", _ID, "PCI_ID", _SECOND),
+    "subvendor_id": NumberPlaces("subsystem_vendor", _ID, "PCI_SUBSYS_ID", _FIRST),
+    "subdevice_id": NumberPlaces("subsystem_device", _ID, "PCI_SUBSYS_ID", _SECOND),
     "pci_class": NumberPlaces(
-        "class", rf"0x({_HEX}{{4}}){_HEX}{{2}}", "PCI_CLASS", rf"({_HEX}{{3,4}}){_HEX}{{2}}", ("base", "sub")
+        "class", rf"0x({_HEX}{{4}}){_HEX}{{2}}", "PCI_CLASS", rf"({_HEX}{{3,4}}){_HEX}{{2}}"
     ),
 }
 
@@ -181,7 +181,7 @@ def _number(root: Root, folder: str, name: str) -> Fact[int]:
         return make_fact(_hex(match), reading.path)
     for text, path in ((uevent.get("MODALIAS", ""), reading.path), (alias.text or "", alias.path)):
         if match := _MODALIAS.fullmatch(text):
-            digits = "".join(match[group] for group in place.alias)
+            digits = match[name].replace("sc", "")
             return own if digits == "FFFFFFFF" else make_fact(int(digits, 16), path)
     return own
 
@@ -200,7 +200,7 @@ def _local_cpus(root: Root, folder: str) -> Fact[str]:
 
 
 _generation = matching(
-    r"Unknown.*|(\d+(?:\.\d+)?) GT/s(?: PCIe)?", lambda match: match[1] and _SPEEDS[float(match[1])]
+    r"Unknown.*|(\d+(?:\.\d+)?) GT/s(?: PCIe)?", lambda match: match[1] and _SPEEDS.index(float(match[1])) + 1
 )
 
 
@@ -508,7 +508,7 @@ def _record(
 ) -> DeviceRecord:  # fmt: skip
     """Return the record of a GPU that has no PCI address. `driver` is its driver, by default that in `record`."""
     driver = driver or record.facts["driver.name"]
-    facts: dict[str, Fact[Any]] = {"driver.name": driver}
+    facts: Facts = {"driver.name": driver}
     if family is not None:
         # it is integrated, and shares the memory of its chip
         source = driver.source or record.source

@@ -22,10 +22,9 @@ from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import Fact
 
 _KEPT = (
-    "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
-    "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16", "sme",
-    "vx", "vxe", "vxe2", "lsx", "lasx",
-)  # fmt: skip
+    "avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 "
+    "amx_bf16 asimd sve sve2 i8mm bf16 sme vx vxe vxe2 lsx lasx"
+)
 _X86_HOMONYMS = {"sme"}  # the flag of AMD's memory encryption has the name of Arm's matrix extension
 _IBM = r"POWER|PPC970|Cell"
 _POWER = rf"{_IBM}|PA6T|e[56]500"  # 64-bit POWER CPUs
@@ -38,11 +37,12 @@ _ARM_MAKERS = {
     "0x50": "APM", "0x51": "Qualcomm", "0x53": "Samsung", "0x56": "Marvell", "0x61": "Apple", "0x6d": "Microsoft",
     "0x70": "Phytium", "0xc0": "Ampere",
 }  # fmt: skip
-# The architecture is that of the first entry that fits: key, pattern of the value, name in uname.
+# The architecture is that of the first entry that fits: key, pattern of the value, name in uname, in which \1
+# is the first group of the pattern.
 _ARCHITECTURES = (
     ("vendor_id", r"IBM/S390", "s390x"), ("flags", r".*\blm\b", "x86_64"), ("flags", r"", "i686"),
-    ("cpu architecture", r"8|AArch64", "aarch64"), ("cpu architecture", r"7", "armv7l"),
-    ("cpu architecture", r"6", "armv6l"), ("isa", r"rv64", "riscv64"), ("isa", r"rv32", "riscv32"),
+    ("cpu architecture", r"8|AArch64", "aarch64"), ("model name", r"ARM(v6)", r"arm\1l"),  # which says 7, too
+    ("cpu architecture", r"(7|6|5TEJ|5TE?|4T?)", r"armv\1l"), ("isa", r"rv(64|32)", r"riscv\1"),
     ("isa", r".*loongarch64", "loongarch64"), ("cpu family", r"Loongson-64bit", "loongarch64"),
     ("isa", r".*mips64", "mips64"), ("cpu model", r".*(Loongson|Octeon)", "mips64"),
     ("isa", r"mips", "mips"), ("cpu model", r"MIPS", "mips"), ("arch", r"IA-64", "ia64"),
@@ -103,8 +103,8 @@ def arch(info: CpuInfo, version: str = "") -> str | None:
     """Return the architecture of the machine, inferred from the format of /proc/cpuinfo, or None. `version` is
     the text of /proc/version."""
     for key, form, name in _ARCHITECTURES:
-        if (value := info.any(key)) and re.match(form, value, re.I):
-            return "ppc64le" if name == "ppc64" and "ppc64le" in version else name
+        if (value := info.any(key)) and (match := re.match(form, value.lower(), re.I)):
+            return "ppc64le" if name == "ppc64" and "ppc64le" in version else match.expand(name)
     return None
 
 
@@ -118,6 +118,11 @@ def model(info: CpuInfo) -> str | None:
     if info.any("vendor_id") == "IBM/S390" and (machine := info.any("machine")):
         return f"IBM {machine}"
     return None
+
+
+def names(info: CpuInfo) -> dict[int, str]:
+    """Return the name of each CPU whose block has one."""
+    return {n: name for n, block in info.cpus.items() if (name := model(CpuInfo({n: block}, {})))}
 
 
 def vendor(info: CpuInfo) -> str | None:
@@ -150,7 +155,7 @@ def keep_flags(flags: Iterable[str]) -> list[str]:
     """Return the flags that matter for speed, in a fixed order."""
     # the first AVX is `avx1.0` on macOS
     spelled = {"avx" if flag == "avx1.0" else flag for flag in flags}
-    return [flag for flag in _KEPT if flag in spelled]
+    return [flag for flag in _KEPT.split() if flag in spelled]
 
 
 def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:

@@ -290,7 +290,7 @@ def _from_host(regimes: Container[str]) -> str:
 
 def _winners(evidence: Measured) -> dict[str, str | None]:
     """Return the faster side by the id of each measured regime: gpu, cpu, equal, mixed or None."""
-    return {regime: situation.winner for regime, situation in _situations(evidence).items()}
+    return {situation.regime: situation.winner for situation in evidence.situations}
 
 
 # ---------------------------------------------------------------- the words of a verdict

@@ -20,7 +20,7 @@ from gpubench.detect.proc import CONTROLLERS, CPUSET, MOUNTINFO, MOUNTS, OWN, Nu
 from gpubench.result.machine import NOT_PROBED
 
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")
-_NVIDIA_KEPT = ("Model", "GPU UUID", "Device Minor", "GPU Excluded")
+_NVIDIA_KEPT = ("Model", "GPU UUID", "Device Minor", "GPU Excluded", "Blacklisted")
 _FIRST = (OWN, CPUSET, MOUNTINFO, *MOUNTS)
 _SPOILED = "?"  # stands for a damaged line, so that reading it fails as before
 

@@ -12,10 +12,12 @@ from gpubench.detect.facts import (
     ABSENT,
     Address,
     DeviceRecord,
+    Facts,
     Root,
     address,
     derive,
     first,
+    implausible,
     integer,
     lost,
     make_fact,
@@ -34,18 +36,22 @@ from gpubench.result.machine import NOT_PROBED, Fact, LinkPath, Partition, Platf
 GIB = 1 << 30
 
 
-def amd_facts(root: Root, function: Function) -> dict[str, Fact[Any]]:
+def amd_facts(root: Root, function: Function) -> Facts:
     """Return the facts that the files of an AMD GPU state. If it is asleep, its memory totals are read, and
     most other facts are not probed."""
     folder, asleep = function.folder, function.asleep
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
     facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
-    kind = _kind_by_id(function)
+    kind = _kind_by_id(AMD, function.record.facts)
     if kind.value is None:
         kind = _kind(root, folder, vram.value, facts["memory.shared_limit_bytes"].value, asleep)
-    facts |= {"kind": kind, "memory.unified": derive(kind, lambda word: word == "integrated")}
+    facts |= _kind_facts(kind)
     return facts if asleep else facts | _running(root, folder, "power1_cap", "power1_cap_default")
+
+
+def _kind_facts(kind: Fact[str]) -> Facts:
+    return {"kind": kind, "memory.unified": derive(kind, lambda word: word == "integrated")}
 
 
 def clock(text: str, mark: str = "") -> int | None:
@@ -56,7 +62,7 @@ def clock(text: str, mark: str = "") -> int | None:
     return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
 
 
-def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
+def _running(root: Root, folder: str, limit: str, default: str) -> Facts:
     """Return the power limits, in watts, that the sensors report in the files `limit` and `default`."""
     sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
@@ -125,24 +131,23 @@ _KINDS_BY_ID = {
 }  # fmt: skip
 
 
-def _kind_by_id(function: Function) -> Fact[str]:
-    """Return the kind that a GPU's ids stand for. The fact is missing for an unknown product."""
-    record = function.record
-    source = record.facts["device_id"].source or function.folder
-    for kind, ids in _KINDS_BY_ID[record.vendor_id or 0].items():
-        if record.device_id is not None and not ids.isdisjoint((record.device_id, record.device_id >> 8)):
-            return make_fact(kind, source)
-    return missing("absent", source)
+def _kind_by_id(vendor: int, facts: Facts) -> Fact[str]:
+    """Return the kind that a GPU's ids stand for. The fact is missing for an unknown product. `facts` may have
+    the device id, in hexadecimal."""
+    stated = facts.get("device_id", ABSENT)
+    number = int(stated.value or "ffff", 16)
+    for kind, ids in _KINDS_BY_ID.get(vendor, {}).items():
+        if not ids.isdisjoint((number, number >> 8)):
+            return make_fact(kind, stated.source)
+    return missing("absent", stated.source)
 
 
-def intel_facts(
-    root: Root, function: Function, card: str | None, hypervisor: Fact[str]
-) -> dict[str, Fact[Any]]:
+def intel_facts(root: Root, function: Function, card: str | None, hypervisor: Fact[str]) -> Facts:
     """Return the facts of one Intel GPU. `card` is its folder /sys/class/drm/cardN, or None. Of a sleeping GPU
     only the kind is known."""
     folder = function.folder
     local = NOT_PROBED
-    running: dict[str, Fact[Any]] = {}
+    running: Facts = {}
     if not function.asleep:
         # i915 states the size of the local memory there, and in drm/cardN in the device folder
         places = ([card] if card else []) + [
@@ -161,18 +166,15 @@ def intel_facts(
             for path, (i915, xe) in files.items()
         }
     kind = _intel_kind(function, local, hypervisor)
-    integrated = kind.value == "integrated"
-    return {
-        "kind": kind, "memory.unified": derive(kind, lambda _: integrated),
-        "memory.dedicated_bytes": ABSENT if integrated else local, **running,
-    }  # fmt: skip
+    own_memory = ABSENT if kind.value == "integrated" else local
+    return {"memory.dedicated_bytes": own_memory, **_kind_facts(kind), **running}
 
 
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
     """Return the kind of an Intel GPU, by its own memory (`local`), its device id or its address."""
     if local.value is not None:
         return make_fact("discrete", local.source)
-    kind = _kind_by_id(function)
+    kind = _kind_by_id(INTEL, function.record.facts)
     if kind.value is not None:
         return kind
     # a virtual machine may have any GPU there
@@ -225,10 +227,10 @@ def parse_numa(text: str) -> tuple[int | None, int | None]:
     return None if node < 0 or table.get("Status") == "offline" else node, size
 
 
-_hex_size = matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: int(match[0], 16))
+_hex_size = matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: positive(str(int(match[0], 16))))
 
 
-def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
+def nvidia_facts(function: Function, soc: Fact[str]) -> Facts:
     """Return the kind of an NVIDIA GPU: discrete, or not_probed if it may share the CPU's memory. `soc` is the
     firmware's name of a chip whose GPU does."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
@@ -277,7 +279,7 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     node = derive(numa, lambda pair: pair[0])
     if numa.value and node.value is None:
         node = missing("absent", numa.source, OFFLINE)
-    facts: dict[str, Fact[Any]] = {
+    facts: Facts = {
         "driver.name": make_fact("nvidia", folder), "driver.version": version, "memory.numa_node": node,
     }  # fmt: skip
     if numa.status == "invalid" or (numa.value and numa.value[1]):
@@ -289,7 +291,8 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     ordinal = int(minor) if re.fullmatch("[0-9]{1,9}", minor) else None
     return DeviceRecord(
         source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=NVIDIA, facts=facts,
-        why_not=("EXCLUDED",) if entries.get("GPU Excluded") == "Yes" else (),
+        # before driver 460 it was called so
+        why_not=("EXCLUDED",) if "Yes" in map(entries.get, ("GPU Excluded", "Blacklisted")) else (),
     )  # fmt: skip
 
 
@@ -390,7 +393,7 @@ def _owners(unread: int, groups: Mapping[int, list[KfdNode]]) -> set[int]:
 
 def _unread(node: KfdNode) -> DeviceRecord:
     """Return the record of a GPU whose properties cannot be read."""
-    facts: dict[str, Fact[Any]] = {
+    facts: Facts = {
         "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
         "memory.dedicated_bytes": node.memory,
     }  # fmt: skip
@@ -425,15 +428,17 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
         "bdf": str(lead.address), "vendor_id": f"{vendor:04x}", "driver.name": "amdgpu", "uuid": unique,
         "device_id": f"{device:04x}" if device else None,
     }  # fmt: skip
-    if table.get("cpu_cores_count", 0) > 0:
-        stated |= {"kind": "integrated", "memory.unified": True}
-    facts: dict[str, Fact[Any]] = {path: make_fact(value, source) for path, value in stated.items() if value}
+    facts: Facts = {path: make_fact(value, source) for path, value in stated.items() if value}
     facts |= {
         "memory.dedicated_bytes": _sum([node.memory for node in nodes], nodes[0].memory.source),
         "compute.units": _sum([node.units for node in nodes], source),
         "compute.arch": make_fact(gfx(table.get("gfx_target_version", 0)), source),
         "compute.max_hz": make_fact(table.get("max_engine_clk_fcompute", 0) * 1_000_000 or None, source),
     }
+    kind = _kind_by_id(vendor, facts)
+    if table.get("cpu_cores_count", 0) > 0:
+        kind = make_fact("integrated", source)
+    facts |= _kind_facts(kind)
     return DeviceRecord(
         source="kfd", bdf=lead.address, uuid=unique, vendor_id=vendor, device_id=device, facts=facts, paths=paths,
         partitions=tuple(
@@ -455,7 +460,7 @@ def _banks(root: Root, folder: str) -> Fact[int]:
     for name in root.names(folder) or ():
         path = f"{folder}/{name}/properties"
         bank = root.fact(path, properties).value or {}
-        if not {"heap_type", "size_in_bytes"} <= bank.keys() or bank["size_in_bytes"] >> 60:
+        if not {"heap_type", "size_in_bytes"} <= bank.keys() or implausible(bank["size_in_bytes"]):
             return missing("invalid", path)
         total += bank["size_in_bytes"] if bank["heap_type"] in _HEAPS else 0
     return make_fact(total or None, folder)

@@ -118,9 +118,9 @@ ON_PCI = {
     "a minor number without end": (
         HOST | pci(VBIOS, "10de", "2330", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"Device Minor: {'9' * 5000}\nGPU Excluded: No"}, {**ONE, "gpus.0.why_not": []}),
     "a spoiled uevent tells no driver": (HOST | pci(VBIOS, "10de", "2684", uevent="?"), {"gpus.0.driver.name": "invalid", "gpus.0.usable": "not_probed"}),
-    "a card that the driver leaves out": (
-        HOST | pci(VBIOS, "10de", "2684", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": "GPU Excluded:\t Yes"},
-        {"gpus.0.why_not": ["EXCLUDED"], "gpus.0.usable.source": "/proc/driver/nvidia/gpus/*/information"}),
+    **{f"a card that the driver leaves out: {key}": (
+        HOST | pci(VBIOS, "10de", "2684", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"{key}:\t Yes"},
+        {"gpus.0.why_not": ["EXCLUDED"], "gpus.0.usable.source": "/proc/driver/nvidia/gpus/*/information"}) for key in ("GPU Excluded", "Blacklisted")},
     "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
     "WSL alone": (HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"), {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
     "WSL with NVML": (
@@ -181,7 +181,8 @@ OF_KFD = {
     "a node that does not tell its units": ({f"{KFD}/1/properties": "simd_count 8"}, {**ONE, "gpus.0.bdf": "0000:00:00.0", "gpus.0.compute.units": "invalid"}),
     "a node of CPUs alone": ({f"{KFD}/0/properties": "cpu_cores_count 8", f"{KFD}/x/a": "", f"{KFD}/²/a": ""}, {"gpu_count": 0}),
     "no bank holds anything": (kfd_node(1, unique_id=77) | bank(1, 0), {SIZE: "absent"}),
-    "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated", "gpus.0.memory.unified": True}),
+    **{f"the kind of {table} by its node alone": (kfd_node(0, **table), {**ONE, KIND: kind, "gpus.0.memory.unified": kind == "integrated"})
+       for table, kind in (({"cpu_cores_count": 16}, "integrated"), ({"device_id": 0x15BF}, "integrated"), ({"device_id": 0x74A0}, "integrated"), ({}, "discrete"))},
     "a spoiled node is still a GPU": (
         kfd_node(1, unique_id=77) | {f"{KFD}/2/gpu_id": "9028", f"{KFD}/2/properties": "?"} | bank(2, 16 * GIB),
         {"gpu_count": 2, "gpus.*.vendor": ["amd", "amd"], "gpus.1.compute.units": "invalid", "gpus.1.memory.dedicated_bytes": 16 * GIB}),
@@ -265,8 +266,7 @@ OFF_PCI = {
     "no driver, no use": (HOST | OF_THE_TREE["no driver"], {"gpus.0.usable": False, "gpus.0.why_not": ["NO_DRIVER"]}),
     "a card in no list": (HOST | card(0, "display", "new_drm"), {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
     "an empty bus off x86": (HOST | {"/proc/cpuinfo": "processor : 0\nCPU architecture: 8"}, {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
-    "a card in no list beside one that renders": (
-        HOST | card(0, "display", "new_drm") | PANTHOR, {"gpu_count": 1, CODES: ["INTEGRATED_UNMEASURED"]}),
+    "a card in no list beside one that renders": (HOST | card(0, "display", "new_drm") | PANTHOR, {"gpu_count": 1, CODES: ["INTEGRATED_UNMEASURED"]}),
     **{f"no GPU: {name}": (HOST | tree, {"gpu_count": 0}) for name, tree in {
         "vgem": card(0, "vgem", "vgem", render=128), "an NPU": card(1, "fdab0000.npu", "RKNPU", render=129), "on USB": {f"{DRM}/card0/device/uevent": "DRIVER=newusb\nMODALIAS=usb:v17E9p4301"},
         "a partition": {f"{DRM}/renderD129/device/uevent": "MODALIAS=platform:amdgpu_xcp"}, "mali-dp": card(0, "fe000000.dp", "mali-dp"),

@@ -34,9 +34,8 @@ INNER, POD = "/docker/aaa/docker/bbb", "/kubepods/burstable/pod1234/5678"
 MIDR = {"/proc/cpuinfo": "processor : 0\nCPU architecture: 8"}
 VIRTUAL_CPUS = "processor : 8\nflags : lm hypervisor\n\nprocessor : 88\nflags : lm hypervisor"
 PROCESSORS = {
-    "two threads of one core": (
-        HOST, {"cpu.logical": 2, "cpu.cores": 1, "cpu.smt": "on", "cpu.available": 2, "cpu.affinity": "not_probed",
-               "cpu.isa": ["avx", "avx2", "fma"]}),
+    "two threads of one core": (HOST, {"cpu.logical": 2, "cpu.cores": 1, "cpu.smt": "on", "cpu.available": 2, "cpu.affinity": "not_probed",
+                                       "cpu.isa": ["avx", "avx2", "fma"]}),
     "siblings are cut to the online CPUs": (HOST | {f"{CPU}/online": "1"}, {"cpu.logical": 1, "cpu.cores": 1, "cpu.smt": "off", "cpu.offline": 1}),
     "sparse ids, SMT hidden": (
         {"/proc/cpuinfo": VIRTUAL_CPUS, f"{CPU}/online": "8,88", f"{CPU}/cpu8/topology/core_cpus": "100",
@@ -53,6 +52,13 @@ PROCESSORS = {
         HOST | each_cpu(2, {"topology/thread_siblings_list": range(2), "topology/physical_package_id": range(2)})
         | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("lm", "lm hypervisor"), "/sys/class/dmi/id/sys_vendor": "Amazon EC2"},
         {"cpu.cores": 2, "cpu.packages": 2, "cpu.smt": "hidden", "platform.hypervisor": "kvm"}),
+    **{f"two kinds by {key!r}": (
+        cores(4) | {"/proc/cpuinfo": "\n\n".join(f"processor : {n}\n{key} : X{n // 2}\n{more}" for n in range(4))}, {"cpu.kinds.*.cpus": ["0-1", "2-3"]})
+       for key, more in (("model name", "flags : lm"), ("uarch", "isa : rv64imafdc"))},
+    **{f"two isolated CPUs beside a cpuset of {cpuset!r}": (
+        cores(4) | {f"{CPU}/isolated": "2-3"} | group("0::/", V2, {"cpuset.cpus.effective": cpuset}),
+        {"cpu.available": 2, "cpu.limited_by": bound, "cpu.affinity": affinity})
+       for cpuset, bound, affinity in (("0-3", "affinity", "0-1"), ("", "affinity", "0-1"), ("1-2", "cpuset", "not_probed"))},
     "SMT of eight, sparse nodes": (
         {"/proc/cpuinfo": "processor : 0\ncpu : POWER9 (raw), altivec supported",
          "/proc/version": "Linux version 4.18.0-80.el8.ppc64le (x@y)", f"{CPU}/online": "0-7,88-95", f"{CPU}/present": "0-7,88-95",
@@ -70,13 +76,11 @@ PROCESSORS = {
                 "processor : 1\nFeatures : asimd sme\nCPU architecture: 8"}, {"cpu.isa": ["asimd", "sme"]}),
     "Arm kinds by MIDR, ranked by capacity": (
         cores(4, parts=("d05", "d05", "d0b", "d0b"), capacity=(400, 390, 1024, 1000)) | MIDR,
-        {"cpu.kinds.*.rank": [0, 1], "cpu.kinds.*.part": ["0xd0b", "0xd05"], "cpu.kinds.*.cpus": ["2-3", "0-1"],
-         "platform.arch": "aarch64"}),
+        {"cpu.kinds.*.rank": [0, 1], "cpu.kinds.*.part": ["0xd0b", "0xd05"], "cpu.kinds.*.cpus": ["2-3", "0-1"], "platform.arch": "aarch64"}),
     "a part with two clocks": (cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)), {"cpu.kinds.*.cpus": ["0", "1", "2-3"], "cpu.kinds.*.part": ["0xd41", "0xd41", "0xd05"]}),
     "three kinds by cpuinfo alone": (
         trees.big_little(["0xd05"] * 4 + ["0xd41"] * 3 + ["0xd44"], "0-7"),
-        {"cpu.kinds.*.part": ["0xd05", "0xd41", "0xd44"], "cpu.kinds.*.cores": [4, 3, 1],
-         "cpu.kinds.*.cpus": ["0-3", "4-6", "7"], "cpu.vendor": "Arm"}),
+        {"cpu.kinds.*.part": ["0xd05", "0xd41", "0xd44"], "cpu.kinds.*.cores": [4, 3, 1], "cpu.kinds.*.cpus": ["0-3", "4-6", "7"], "cpu.vendor": "Arm"}),
     "kinds count online CPUs": (trees.big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"), {"cpu.kinds.*.part": ["0xd03", "0xd08"], "cpu.kinds.*.logical": [4, 1], "cpu.offline": 1}),
     "capacity alone never splits": (trees.big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)), {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
     **{f"sizes of caches split last, where all CPUs are online: {online}": (
@@ -89,8 +93,7 @@ PROCESSORS = {
         {"cpu.kinds.*.cpus": ["0-1"], "cpu.max_hz": 5_200_000_000, "cpu.governor": "mixed"}),
     "caches count the sets that share them": (
         HOST | trees.caches((1, "Data", "48K", "0-1"), (3, "Unified", "32M", "0-1")) | {f"{CPU}/cpu0/cache/index1/size": "much"},
-        {"cpu.caches.*.level": [1, 3], "cpu.caches.*.type": ["data", "unified"], "cpu.caches.*.size_bytes": [48 << 10, 32 << 20],
-         "cpu.caches.*.instances": [1, 1]}),
+        {"cpu.caches.*.level": [1, 3], "cpu.caches.*.type": ["data", "unified"], "cpu.caches.*.size_bytes": [48 << 10, 32 << 20], "cpu.caches.*.instances": [1, 1]}),
     "a cache is one however often it is listed": (  # the second is told to be shared by nobody, which is the same
         HOST | trees.caches((1, "Data", "32K", None), (1, "Data", "32K", None), (1, "Instruction", "32K", None),
                       (2, "Unified", "32K", "0-1"), (2, "Unified", "32K", "0-1"))
@@ -104,18 +107,16 @@ PROCESSORS = {
     **{f"cpufreq tells {text}": (HOST | MIDR | {f"{CPU}/cpu0/cpufreq/scaling_cur_freq": text}, {"cpu.now_hz": hertz})
        for text, hertz in (("1800000", 1_800_000_000), ("<unknown>", "absent"), ("much", "invalid"))},
     **{f"cpuinfo of {arch}": ({"/proc/cpuinfo": text}, {"platform.arch": arch}) for arch, text in {
-        "s390x": "vendor_id : IBM/S390\nprocessor 0: version = FF, identification = 1, machine = 8561",
-        "ppc64": "processor : 0\ncpu : POWER9, altivec supported", "riscv64": "processor : 0\nisa : rv64imafdc",
-        "i686": "processor : 0\nflags : fpu"}.items()}}  # fmt: skip
+        "riscv32": "isa : rv32ima", "i686": "processor : 0\nflags : fpu", "armv5tejl": "CPU architecture: 5TEJ", "armv5tel": "CPU architecture: 5TE", "armv4tl": "CPU architecture: 4T",
+        "armv6l": "model name : ARMv6-compatible processor rev 7 (v6l)\nCPU architecture: 7"}.items()}}  # fmt: skip
 # Kinds of cores by a coarse source, the lists of cpu_core and cpu_atom, and by finer ones.
 KINDS = [
     ({"cpu_core": "0-1", "cpu_atom": "2-5"}, {"mhz": (4800, 4800, 3800, 3800, 2500, 2500)}, ["0-1", "2-3", "4-5"]),
     ({"cpu_core": "0-1", "cpu_atom": "2-3", "cpu_lowpower": "4-5"}, {"mhz": (4800,) * 6}, ["0-1", "2-3", "4-5"]),
     ({"cpu_core": "0-1", "cpu_atom": "2-3"}, {"mhz": (4800, 4800, 3800, 3800, 3700, 3700)}, ["0-1", "2-3", "4-5"]),
     ({"cpu_core": "0-1", "cpu_atom": "2-5"}, {"capacity": (1024, 1024, 700, 690, 420, 420)}, ["0-1", "2-3", "4-5"]),
-    ({"cpu_core": "0-1", "cpu_atom": "2-3"}, {"mhz": (5200, 5000, 3900, 3900)}, ["0-1", "2-3"]),  # favoured cores
-    ({}, {"capacity": (1024, 1024, 700, 700)}, ["0-3"]),  # capacity alone never splits
-    ({}, {"mhz": (5000, 5000, 4400, 4399)}, ["0-2", "3"]),  # 0.88 of the fastest is no other kind
+    *(({}, {"mhz": (5000, 5000, mhz, mhz)}, kinds) for mhz, kinds in ((4400, ["0-3"]), (4399, ["0-1", "2-3"]))),  # 0.88 of the next is one kind
+    ({}, {"mhz": (4700, 3300, 4400, 3700, 4100, 3500, 3900)}, ["0-6"]),  # AMD's driver ranked equal cores by their clocks
     ({"cpu_core": "0-2", "cpu_atom": "2-3"}, {"mhz": (4800,) * 4}, ["0-3"]),  # lists that overlap
 ]  # fmt: skip
 
@@ -143,13 +144,11 @@ PACKAGES = [
     (board("6.6.0", arch="7", **TREE), "unsupported"),  # 32-bit Arm numbers clusters to this day
 ]
 GPU_NODE = {"/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "Node: 255\nStatus: online\nSize: 40000000",
-            f"{NODE}/node255/meminfo": "Node 255 MemTotal: 1048576 kB\nNode 255 MemFree: 1048576 kB",
-            f"{NODE}/node255/cpulist": ""}  # fmt: skip
+            f"{NODE}/node255/meminfo": "Node 255 MemTotal: 1048576 kB\nNode 255 MemFree: 1048576 kB", f"{NODE}/node255/cpulist": ""}  # fmt: skip
 CPU_V1, MEMORY_V1, SET_V1 = "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpuset"
 MEMORY = {
     "memory of a GPU is taken out of RAM": (
-        HOST | GPU_NODE,
-        {"memory.os_total_bytes": 8 * GIB, "memory.gpu_numa_bytes": GIB, "memory.total_bytes": 7 * GIB,
+        HOST | GPU_NODE, {"memory.os_total_bytes": 8 * GIB, "memory.gpu_numa_bytes": GIB, "memory.total_bytes": 7 * GIB,
          "memory.available_bytes": 5 * GIB, "numa.nodes.*.id": [0, 255], "numa.nodes.*.kind": ["dram", "gpu"],
          "gpus.0.memory.dedicated_bytes": GIB}),
     "a GPU's memory that is offline is no RAM": (
@@ -159,6 +158,7 @@ MEMORY = {
         HOST | GPU_NODE | {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": f"Node: {node}\nStatus: {status}"},
         {"memory.gpu_numa_bytes": GIB, "gpus.*.memory.dedicated_bytes": [GIB, "not_probed"], "gpus.1.memory.numa_node": told})
        for node, status, told in ((254, "offline", "absent"), (-1, "offline", "absent"), (255, "online", 255))},
+    "a GPU of 1 EiB": (HOST | {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": f"Node: -1\nSize: {1 << 60:x}"}, {"gpus.0.memory.dedicated_bytes": "invalid"}),
     "a machine without memory is none": (HOST | {"/proc/meminfo": "MemTotal: 0 kB"}, {"memory.total_bytes": "invalid"}),
     "a host's MemAvailable beside a container's MemTotal": (HOST | {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 10 kB"}, {"memory.usable_bytes": 9 << 10}),
     "a folder in place of a file": ({**HOST, "/proc/meminfo": None}, {"memory.total_bytes": "invalid"}),
@@ -185,8 +185,7 @@ MEMORY = {
             "cpu.max": "100000 100000", "memory.max": "max", "memory.high": 2 * GIB, "memory.current": 3 * GIB}),
         {"cpu.quota_cpus": 1.0, "memory.limit_bytes": 2 * GIB, "memory.usable_bytes": 0}),
     "Kubernetes on v1 sees its pod through the mounted root": (
-        HOST | group(f"4:memory:{POD}\n3:cpu,cpuacct:{POD}",
-                     [mountinfo(POD, MEMORY_V1, "rw,memory"), mountinfo(POD, CPU_V1, "rw,cpuacct,cpu")],
+        HOST | group(f"4:memory:{POD}\n3:cpu,cpuacct:{POD}", [mountinfo(POD, MEMORY_V1, "rw,memory"), mountinfo(POD, CPU_V1, "rw,cpuacct,cpu")],
                      {"cpu,cpuacct/cpu.cfs_quota_us": 50000, "cpu,cpuacct/cpu.cfs_period_us": 100000,
                       "memory/memory.limit_in_bytes": 2**63 - 4096, "memory/memory.stat": f"cache 0\nhierarchical_memory_limit {GIB}"}),
         {"cpu.available": 1, "cpu.limited_by": "quota", "memory.usable_bytes": GIB, "memory.limited_by": "cgroup",
@@ -203,8 +202,7 @@ MEMORY = {
         {"cpu.quota_cpus": 1.5, "cpu.available": 2, "cpu.cpuset": "0-1", "memory.limit_bytes": 3 * GIB,
          "memory.usable_bytes": 2 * GIB, "platform.container": "docker"}),
     "the tightest of v1 and v2": (
-        HOST | group("2:cpu:/a\n0::/b",
-                     "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
+        HOST | group("2:cpu:/a\n0::/b", "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
                      {"cpu/a/cpu.cfs_quota_us": -1, "cpu/a/cpu.cfs_period_us": 100000, "unified/b/cpu.max": "25000 100000"}),
         {"cpu.quota_cpus": 0.25}),
     "controllers on v1 and processes on v2": (
@@ -279,8 +277,9 @@ FIRMWARE = {
         firmware(False, vendor, product), {HYPERVISOR: "none", f"{HYPERVISOR}.status": "ok", "cpu.smt": "off"}) for vendor, product in REAL},
     **{f"Arm, {vendor}, {product}": (
         HOST | MIDR | under(DMI, {"sys_vendor": vendor, "product_name": product}), {HYPERVISOR: name}) for vendor, product, name in (
-        ("QEMU", "KVM Virtual Machine", "kvm"), ("Amazon EC2", "c7g.large", "kvm"), ("Amazon EC2", "c7g.metal", "absent"),
-        ("Google", "Kevin", "absent"))},
+        ("QEMU", "KVM Virtual Machine", "kvm"), ("Amazon EC2", "c7g.large", "kvm"), ("Amazon EC2", "c7g.metal", "absent"), ("Google", "Kevin", "absent"))},
+    **{f"a device tree with {text}": (HOST | MIDR | {f"/proc/device-tree/{path}": text}, {HYPERVISOR: name, f"{HYPERVISOR}.source": "/proc/device-tree"})
+       for path, text, name in (("compatible", "linux,dummy-virt", "kvm"), ("hypervisor/compatible", "xen,xen-4.17\0xen,xen", "xen"))},
     "the chassis is a guest's": (firmware(False, "ASUS", "PRIME X570", chassis_vendor="QEMU"), {HYPERVISOR: "kvm"}),
     "the CPU is emulated": (firmware(False, model="QEMU Virtual CPU version 2.5+"), {f"{HYPERVISOR}.status": "conflict"}),
     **{f"a container by {path}": (HOST | {path: text}, {"platform.container": name}) for path, text, name in (
@@ -485,6 +484,7 @@ OLDER = container("0-2", "0-3", count=4, name="cpuset.cpus") | {f"{CPU}/cpu3/onl
     (container("0-31", "4,9"), "4,9", {"online_cpus.status": "ok", "logical": 32, "offline": 0, "cores": 16}),  # numbers that agree
     (container("0-31", "8-9"), "0-3", {"available": 4, "limited_by": "affinity", "cpuset": "invalid"}),  # a cpuset of others
     (OLDER, None, {"cpuset": "0-2", "available": 3, "online_cpus.status": "ok"}),  # an offline CPU stays in it
+    (OLDER | {"/sys/fs/cgroup/cpuset.cpus": "3"}, None, {"cpuset": "invalid", "available": 3, "online_cpus.status": "ok"}),  # alone, too
     (container("0-7", count=8) | {f"{CPU}/present": "0-3"}, None, {"logical": 8, "offline": "invalid"}),  # not of one machine
 ])  # fmt: skip
 def test_lists_that_agree_or_contradict_each_other(cpu_of, tree, affinity, expected):

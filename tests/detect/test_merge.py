@@ -120,8 +120,7 @@ def sized(**sizes):
 ROWS = {
     "four cards under one wrong bus id": ([{"source": "cuda", "ordinal": n, "bdf": "0000:01:00.0"} for n in range(4)], {"gpu_count": 4}),
     "two GPUs under one uuid": (
-        [{"source": "nvml", "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"} for n in (1, 2)],
-        {"gpus.*.id": ["pci:0000:01:00.0", "pci:0000:02:00.0"]}),
+        [{"source": "nvml", "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"} for n in (1, 2)], {"gpus.*.id": ["pci:0000:01:00.0", "pci:0000:02:00.0"]}),
     "one uuid, two addresses": ([{"source": source, "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"}
                                  for n, source in ((1, "nvml"), (2, "cuda"))], {"gpu_count": 2}),
     "two uuids, one address": ([BUS | {"source": source, "uuid": UUIDS[n]} for n, source in enumerate(("nvml", "cuda"))], {"gpu_count": 2}),
@@ -161,11 +160,13 @@ ROWS = {
     "a Jetson's GPU has no address, and another uuid in each API": (
         [{"source": "platform", "vendor_id": "10de"}, WHOLE | {"bdf": None}, WHOLE | {"source": "cuda", "uuid": UUIDS[1], "bdf": "0000:00:00.0"}], {"gpus.*.id": [UUIDS[0]], "warnings": []}),
     "tiles that an API lists": ([BUS | {"vendor_id": "8086", "device_id": "0bd5"}, *[{"source": "torch:xpu", "vendor_id": "8086"}] * 2], {"gpu_count": 1, "warnings": []}),
-    "numbers of a source are numbers": (
-        [{"source": "x", "vendor_id": "1002", "ordinal": ordinal, "name": name} for ordinal, name in ((10, "b"), ("a", "a"), (2, "z"))],
-        {"gpus.*.name": ["z", "b", "a"]}),
+    "numbers of a source are numbers": ([{"source": "x", "vendor_id": "1002", "ordinal": ordinal, "name": name}
+                                         for ordinal, name in ((10, "b"), ("a", "a"), (2, "z"))], {"gpus.*.name": ["z", "b", "a"]}),
     "sizes far apart": (sized(nvml=80, cuda=40, opencl=20), {SIZE: 80 << 30, f"{SIZE}.status": "conflict", f"{SIZE}.alternatives.*.source": ["cuda", "opencl"]}),
     "a limit of allocation": (sized(nvml=80, opencl=20), {f"{SIZE}.status": "ok"}),
+    **{f"a size of {size}": ([WHOLE | {"memory": {"dedicated_bytes": size}}, WHOLE | {"source": "cuda", "memory_bytes": size}], {SIZE: told})
+       for size, told in ((-1, "not_probed"), (1 << 60, "not_probed"), ((1 << 60) - 1, (1 << 60) - 1))},
+    "Metal by two sources": ([{"source": source, "name": "Apple M4"} for source in ("metal", "wgpu:metal")], {"gpu_count": 1}),
     # Unified memory needs two proofs.
     "a card that tells no size": ([WHOLE | NO_SIZE | {"device_id": "2335"}], {SIZE: "unsupported", "gpus.0.kind": "discrete"}),
     "a chip that tells no size": (
@@ -217,8 +218,7 @@ APART = {
     "names do not outweigh device ids": (
         bus(*UNLIKE), LYING, [(FIRST[0], "2684", "model 2504", FIRST[2]), (SECOND[0], "2504", "model 2684", SECOND[2])]),
     "a GPU that an API does not list": (bus(*UNLIKE), listed(SECOND), [SILENT[0], OWN[1]]),
-    "identical GPUs beside another model": (
-        bus(*THREE), listed(SECOND, FIRST), [*OWN, ("0000:03:00.0", "2684", None, None)]),
+    "identical GPUs beside another model": (bus(*THREE), listed(SECOND, FIRST), [*OWN, ("0000:03:00.0", "2684", None, None)]),
     "a uuid and no address": (
         [*bus(FIRST), {"source": "nvml", "uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2504"}], listed(*UNLIKE[::-1]),
         [OWN[0], (None, *OWN[1][1:])]),
