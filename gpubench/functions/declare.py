@@ -124,7 +124,12 @@ class UserFunction:
     @property
     def arguments(self) -> list[str]:
         """The names of the inputs: all parameters except the array library."""
-        return self.parameters if self.gpu is not None or self.cpu is not self.original else self.parameters[1:]
+        return self.parameters if self.gpu is not None or self.of_numpy else self.parameters[1:]
+
+    @property
+    def of_numpy(self) -> bool:
+        """Whether the function is written for NumPy and takes no array library."""
+        return isinstance(self.cpu, ForAnyLibrary)
 
 
 class ForAnyLibrary:
@@ -164,7 +169,7 @@ def _with_library(program: Callable[..., Any], xp: Any) -> Callable[..., Any]:
     for name, value in program.__globals__.items():
         if isinstance(value, FunctionType) and value.__globals__ is program.__globals__:
             variables[name] = copy_of(value)
-        elif isinstance(value, UserFunction) and isinstance(value.cpu, ForAnyLibrary):
+        elif isinstance(value, UserFunction) and value.of_numpy:
             variables[name] = functools.partial(value.cpu, xp)
         else:
             variables[name] = _counterpart(value, xp)

@@ -455,13 +455,19 @@ def plain(value: Any) -> Any:
 
 
 @lru_cache
-def namespace(library: Any) -> Any:
+def namespace(library: Any, *, of_numpy: bool) -> Any:
     """Return the module that has the functions of an array library by the names of the array API standard. NumPy
-    itself has these names since 2.0; CuPy and PyTorch need another module."""
+    itself has these names since 2.0; CuPy and PyTorch need another module. With `of_numpy`, for a function that is
+    written for NumPy, CuPy's own names come first: they mean what NumPy's do."""
     name = library.__name__
-    if name in ("cupy", "torch"):
-        return importlib.import_module(f"array_api_compat.{name}")
-    return library
+    if name not in ("cupy", "torch"):
+        return library
+    standard = importlib.import_module(f"array_api_compat.{name}")
+    if name == "torch" or not of_numpy:
+        return standard
+    both = ModuleType(name)
+    vars(both).update(vars(standard) | vars(library))
+    return both
 
 
 # Functions written in C that have no side effects. A call of a class, such as float(x), is not reported as a C
@@ -554,7 +560,7 @@ def bound_op(function: UserFunction, description: Description) -> Op:
     names = [shown.name for shown in description.inputs]
 
     def expr(xp: Any, *inputs: Array) -> Any:
-        return function.cpu(namespace(xp), *inputs)
+        return function.cpu(namespace(xp, of_numpy=function.of_numpy), *inputs)
 
     if description.operations is None:
         return make_op(description, Code(expr, calls=function))

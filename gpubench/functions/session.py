@@ -178,7 +178,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             last = ObjectBuffer()
             arguments = [holder.value for holder in inputs]
             with translated:
-                result = program(*arguments) if function.gpu is not None else program(namespace(xp), *arguments)
+                if function.gpu is None:
+                    arguments.insert(0, namespace(xp, of_numpy=function.of_numpy))
+                result = program(*arguments)
                 if function.wait is not None:
                     function.wait(result)
             last.value = result

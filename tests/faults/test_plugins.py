@@ -56,7 +56,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "speechless": ("class E(Exception):\n    def __str__(self): raise OSError\nraise E", "raises E"),
     "chatters": ("import os; print('{\"broken\": \"\"}'); os.write(1, b'noise'); os._exit(0)", "exited with status 0"),
     "untyped": (op("untyped", "OP = change(dtypes=('int7',))"), "int7"),
-    "unknown": (op("unknown").replace("x * 2", "m.gamma(x)"), "the formula of unknown calls xp.gamma"),
+    "unknown": (op("unknown").replace("x * 2", "m.gamma(x)"), "the formula of unknown calls gamma"),
     "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3")}  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def test_a_value_that_is_used_twice_is_computed_once():
 
 
 @pytest.mark.parametrize(("function", "why"), [
-    (lambda xp, x: xp.sort(x), r"calls xp\.sort"),
+    (lambda xp, x: xp.sort(x), r"calls sort"),
     (lambda xp, x: x if x > 0 else -x, "asks whether an array is true"),
     (lambda xp, x: np.exp(x), "calls NumPy itself"), (lambda xp, x: x.sum(), r"uses \.sum of an array"),
     (lambda xp, x: x[1:], "takes elements of an array by index"),
@@ -78,9 +78,9 @@ def test_why_a_function_is_no_formula(function, why):
 def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration():
     declaration = {"name": "odd", "group": "vector", "summary": "", "inputs": ("x",), "flops_per_element": 1,
                    "tolerance": EXACT}  # fmt: skip
-    with pytest.raises(ValueError, match=r"the formula of odd calls xp\.gamma; it may call exp, "):
+    with pytest.raises(ValueError, match=r"the formula of odd calls gamma; it may call exp, "):
         elementwise(formula=lambda m, x: m.gamma(x), **declaration)
-    with pytest.raises(ValueError, match=r"the formula of odd calls xp\.gamma"):
+    with pytest.raises(ValueError, match=r"the formula of odd calls gamma"):
         reduction(formula=lambda m, x: m.gamma(x), join="add", **declaration)
 
 

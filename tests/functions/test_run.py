@@ -52,6 +52,7 @@ def twice(x): return np.add(x, x)
 def centred(x, *, times=2): return times * x - twice(np.mean(x))
 def ratio(x): return centred(x) / norm(np.arange(4, dtype=x.dtype))
 def falling(x): return 2 * exp(-x)
+def spread(x): return x / x.std()
 """
 ON_PYTORCH = """
 import torch
@@ -79,7 +80,7 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     documented(tmp_path)
     write(tmp_path, ON_PYTORCH)
     write(tmp_path, OF_NUMPY, "plain.py")
-    chosen = "plain.py:ratio plain.py:falling --sizes 256 --backends numpy,torch,wgpu --allow-software"
+    chosen = "plain.py:ratio plain.py:falling plain.py:spread --sizes 256 --backends numpy,torch,wgpu --allow-software"
     report = measure(gpubench, "options.py", "mine.py", *chosen.split())
     assert times(report) >= {f"options.{case}" for case in (
             "call_price/n=256/float32/library/resident@numpy:0", "call_price/n=256/float32/tuned/resident@numpy:0",
@@ -91,9 +92,10 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
         "they were not named"
     )
     assert "measured as written: pairwise (takes other inputs" in said(report, "not-compiled")
-    details = {case["id"].split("/")[0].removeprefix("mine."): case["detail"]
+    details = {case["id"].split("/")[0].rpartition(".")[2]: case["detail"]
                for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
     assert (details["width"], details["recorded"], details["layer"]) == ("torch has no ptp", None, None)
+    assert details["spread"].startswith("PyTorch means another result by this text of NumPy")
     assert "does not require grad" in details["plain"]
     assert details["plain"].endswith("say gradients=True")
 

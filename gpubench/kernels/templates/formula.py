@@ -276,7 +276,7 @@ class Namespace:
         if name in _MADE:
             return _MADE[name]
         if name not in (*_UNARY, *_EXACT):
-            raise Untraceable(f"calls xp.{name}")
+            raise Untraceable(f"calls {name}")
         return partial(_step, name)
 
 

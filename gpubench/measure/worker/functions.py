@@ -235,6 +235,11 @@ class CallWorkspace(Workspace):
             ok=discrepancy.right, max_error=storable(discrepancy.error), limit=discrepancy.limit, scale="value",
             index=discrepancy.place,
         )  # fmt: skip
+        if not discrepancy.right and function.of_numpy and self.session.device.backend == "torch":
+            raise Unsupported(
+                f"PyTorch means another result by this text of NumPy: {discrepancy.words}",
+                hint="write it as f(xp, x), with the names of the array API", reason="bad-function",
+            )  # fmt: skip
         if not discrepancy.right:
             raise Wrong(check, hint=WRONG_FUNCTION, detail=discrepancy.words)
         return check

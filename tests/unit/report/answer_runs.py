@@ -215,9 +215,7 @@ def small_notes():
         RunWarning(code="top-halved", message=f"{op}/float32 is measured up to n = 1024, not 4096: that would take long")
         for op in ("add", "gelu")
     ]  # fmt: skip
-    plain = [
-        RunWarning(code="not-compiled", message=f"measured as written: {op} (calls xp.{op})") for op in "ab"
-    ]
+    plain = [RunWarning(code="not-compiled", message=f"measured as written: {op} (calls {op})") for op in "ab"]
     return replace(no_gpu_run(), warnings=halved + plain)
 
 
