@@ -354,9 +354,10 @@ def _mode(machine: Machine) -> MachinePart:
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
     rejected = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
     refused = group_by(advice.rejected, lambda entry: entry.code)
+    code = f", {advice.reasons[0].code}" if advice.reasons else ""  # the sentence above has its text
     return _part(
-        "Mode", f"{advice.mode}{on}{threads} ({advice.confidence})",
-        *(f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in rejected),
+        "Mode", f"{advice.mode}{on}{threads} ({advice.confidence}{code})",
+        *(f"{r.code}: {r.text}" for r in advice.reasons[1:] if (r.device_id, r.code) not in rejected),
         *(f"not GPU {_numbers(machine, [e.device_id for e in own])}: {code}" for code, own in refused.items()),
         *(quote(advice.measured.break_even) if advice.measured else ()),
     )  # fmt: skip

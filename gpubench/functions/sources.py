@@ -23,7 +23,7 @@ from gpubench.result.run import RunWarning, warning
 # The largest number of child processes that try functions at the same time.
 MOST_CHILDREN = 4
 DECORATORS = (
-    "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
+    "put @gpubench.function above those to measure, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
 
 # The warnings of a run about each source, by the name of the source.
@@ -134,7 +134,7 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
             "bad-function", f"{shown} declares no function",
             why="@gpubench.function stands above none"
             + (f" of its functions {', '.join(others)}" if others else ", and it has no functions"),
-            hint=(f"name the one to measure, gpubench run {shown}:NAME, or " if others else "") + DECORATORS,
+            hint=(f"name the one to measure: gpubench run {shown}:NAME; or " if others else "") + DECORATORS,
         )  # fmt: skip
     every_name = [*report.known, *report.undeclared]
     for name in request.names or []:

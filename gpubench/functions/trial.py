@@ -276,7 +276,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
         if function.gpu is None and "Tensor" in what:
             hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
         elif function.make is None and not again:
-            hint = "called with vectors of n numbers (inputs= says others) "
+            hint = "called with vectors of n numbers (others: inputs=lambda rng, n: [rng.random((n, 8))]) "
         raise PluginError(f"{hint}it raises {what} at n = {n}") from error
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
         if not equal(plain(before), after):

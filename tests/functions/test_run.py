@@ -270,7 +270,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
     *((f"gpubench.function(tolerance={x})(len)\n", "cannot be imported", f"the option tolerance is {x}") for x in ("'1e-3'", "1e-120")),
-    ("f = gpubench.function(lambda x: x[:, 0])", "no function", "with vectors of n numbers (inputs= says others) it raises IndexError"),
+    ("f = gpubench.function(lambda x: x[:, 0])", "no function", "with vectors of n numbers (others: inputs=lambda rng"),
     *((f"f = gpubench.function(lambda xp, x: x, flops=lambda n: {x})", "no function", "a number of operations") for x in ("np.nan", "10**400")),
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 1 // 0)", "no function", "its option flops raises ZeroDivisionError"),
     ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
