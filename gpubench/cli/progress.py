@@ -124,6 +124,8 @@ def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, r
 # ---------------------------------------------------------------- while it measures
 
 HEARTBEAT_S = 30.0
+# Least seconds between two cases of a search that have a line in a pipe: a search has hundreds, in no order.
+SEARCH_EVERY_S = 5.0
 WIDTH = 100
 
 
@@ -219,7 +221,7 @@ def remaining(seconds: float | None) -> str:
 
 
 class _Lines(Display):
-    """A display of plain lines: one for each case in each session."""
+    """A display of plain lines: one for each case in each session, and one in a while for a search."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -247,12 +249,14 @@ class _Lines(Display):
                 self.say("  ".join(part for part in (f"... {event.id}", *parts) if part), whole=False)
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Print the outcome of a case once in each session, but print every outcome without a number."""
+        """Print the outcome of a case once in each session, and in a search that of the first case after some
+        seconds. Every outcome without a number is printed."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
-        if case in self._told and not broken:
-            return
+        silent = time.monotonic() - self._spoke < SEARCH_EVERY_S if self._grows else case in self._told
         self._told.add(case)
+        if silent and not broken:
+            return
         done = len(self._told)
         total = out_of(done, event.cases, "/", grows=self._grows)
         self.say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)

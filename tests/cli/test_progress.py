@@ -87,12 +87,14 @@ def done(number, cases, size=None):
     return CaseDone(measured(case, 1e-3), cases, 0, 1e-3, None, None)
 
 
-@pytest.mark.parametrize(("events", "searches", "heads"), [
-    # A case that a search sharpens has one line, and nobody knows how many there will be.
-    ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 40))], True, ["[  1", "[  2"]),
-    ([done(1, 2), done(2, 4)], False, ["[  1/2", "[  2/4"]),
+@pytest.mark.parametrize(("events", "searches", "every_s", "heads"), [
+    # A case that a search sharpens counts once, and nobody knows how many there will be.
+    ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 4))], True, 0, ["[  1", "[  2", "[  2"]),
+    ([done(1, 2), done(2, 4)], True, 5, []),
+    ([done(1, 2), done(2, 4)], False, 5, ["[  1/2", "[  2/4"]),
 ])  # fmt: skip
-def test_lines_of_a_pipe(events, searches, heads):
+def test_lines_of_a_pipe(monkeypatch, events, searches, every_s, heads):
+    monkeypatch.setattr(progress, "SEARCH_EVERY_S", every_s)
     text = shown(io.StringIO(), RunStarted(2, 1, None), *events, searches=searches)
     assert [line.split("]")[0] for line in text.splitlines()] == heads
 
