@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from gpubench.backends.contract import Launch, Links, Session
 from gpubench.backends.contract.protocols import Chains
 from gpubench.backends.shared.host import host_dtype
-from gpubench.backends.shared.sides import DividedBuffer, Part, compile_stage, stage_case, stage_refusals
+from gpubench.backends.shared.sides import DividedBuffer, Part, compile_stage, stage_case
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Op, Operand, Stage, each
-from gpubench.measure.worker.workspace import Wrong
+from gpubench.measure.worker.workspace import Wrong, chain_refusal
 from gpubench.result.case import Case
 from gpubench.result.run import Check
 
@@ -36,15 +36,11 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
         return Unsupported(
             f"a batch of {case.params['n']} has no equal parts for {ranks} ranks", reason="shape"
         )
-    if not isinstance(session, Chains):
-        why = f"{session.device.backend} does not run several ops as one launch"
-        return Unsupported(why, reason="no-implementation")
     own = rank_case(case, ranks)
     # Without the param `tokens` all rows belong to one sequence, which cannot be divided among ranks.
     if (unfit := op.fits({"tokens": case.params["n"], **own.params})) is not None:
         return Unsupported(f"each of {ranks} ranks has {own.n} rows, but {unfit}", reason="shape")
-    stages = (stage_case(session, stage, own) for stage in op.stages)
-    return next((refused for _, refused in stage_refusals(session, stages)), None)
+    return chain_refusal(session, op, own)
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:

@@ -23,11 +23,11 @@ from gpubench.backends.contract.protocols import (
 )
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
 from gpubench.backends.shared.reference import judge_alone, sentinel_of, sentinels, widen
-from gpubench.backends.shared.sides import StageCase, compile_stage, stage_case, stage_refusals
-from gpubench.base.errors import BackendError, Unsupported
+from gpubench.backends.shared.sides import compile_stage, stage_case
+from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import Array, Op, each
 from gpubench.measure.worker.timer import Timer, wall_s
-from gpubench.measure.worker.workspace import Workspace, Wrong, no_library
+from gpubench.measure.worker.workspace import Workspace, Wrong, chain_refusal, no_library
 from gpubench.result.case import Case
 from gpubench.result.run import AssignmentTimes, Check, StageTimes
 from gpubench.workloads.two_sides import assign_stages, sides
@@ -36,25 +36,9 @@ from gpubench.workloads.two_sides import assign_stages, sides
 _KEPT = 2
 
 
-def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
-    """Return the stages of the op, each with its op and its case in this session. All of these cases have resident
-    data."""
-    return [stage_case(session, stage, case) for stage in op.stages]
-
-
 def runs_by_stage(session: Session, op: Op, case: Case) -> bool:
     """Return whether the case runs the stages of its op one by one. Only tuned cases on a single device do."""
     return bool(op.stages) and case.implementation == "tuned" and not isinstance(session, DeviceGroup)
-
-
-def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
-    """Return the error that says why the session cannot run the case stage by stage, or None if it can."""
-    if not isinstance(session, Chains):
-        why = f"{session.device.backend} does not run several ops as one launch"
-        return Unsupported(why, reason="no-implementation")
-    for stage, refused in stage_refusals(session, stage_cases(session, op, case)):
-        return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
-    return None
 
 
 class Chain:
@@ -62,7 +46,7 @@ class Chain:
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
-        self._stage_cases = stage_cases(session, op, case)
+        self._stage_cases = [stage_case(session, stage, case) for stage in op.stages]
         self._between: dict[str, Buffer] = {}
         # By the ids of the buffers. These are kept with the launch, so that no other object gets the id of one.
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
@@ -341,7 +325,7 @@ class ChainWorkspace(Workspace):
         if missing:
             return missing[0]
         by_stage = runs_by_stage(session, op, case)
-        return refusal(session, op, case) if by_stage else session.supports(op, case)
+        return chain_refusal(session, op, case) if by_stage else session.supports(op, case)
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]

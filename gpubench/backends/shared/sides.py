@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from queue import SimpleQueue
@@ -121,16 +121,6 @@ def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
     implementation: Implementation = "library" if library else "tuned"
     own = Case(op.name, op.group, params, case.dtype, implementation, device.resident_regime, device.id)
     return StageCase(stage, op.at(params), own)
-
-
-def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tuple[Stage, BackendError]]:
-    """Yield each stage that the session cannot run, with the reason. Of stages with equal cases only the last is
-    looked at. Stages that run on the host are left out."""
-    for stage, op, case in {own.case.id: own for own in stages}.values():
-        refused = ask(session, op, case) if op.host is None else None
-        # Without compiled kernels a stage runs its plain expression.
-        if refused is not None and refused.reason != "not-compiled":
-            yield stage, refused
 
 
 def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]) -> tuple[Launch, Buffer]:

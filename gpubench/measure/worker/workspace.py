@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
-from gpubench.backends.contract.protocols import HostReadable, JudgesBlocks, Streams, Tunes
+from gpubench.backends.contract.protocols import Chains, HostReadable, JudgesBlocks, Streams, Tunes
 from gpubench.backends.shared.choices import op_hash
 from gpubench.backends.shared.host import allocate_outputs, calls_library
 from gpubench.backends.shared.reference import (
@@ -28,6 +28,7 @@ from gpubench.backends.shared.reference import (
     sentinel_of,
     sentinels,
 )
+from gpubench.backends.shared.sides import ask, stage_case
 from gpubench.base.errors import BackendError, Unsupported, WrongResult
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
@@ -453,6 +454,21 @@ def no_library(op: Op) -> Unsupported | None:
         return None
     why = f"{op.name} calls {op.host.name}, which is not installed"
     return Unsupported(why, hint=install_command(op.host.extra), reason="no-library")
+
+
+def chain_refusal(session: Session, op: Op, case: Case) -> Unsupported | None:
+    """Return why the session cannot run the stages of the op as one launch, or None if it can. Stages that run on
+    the host are not asked about."""
+    if not isinstance(session, Chains):
+        why = f"{session.device.backend} does not run several ops as one launch"
+        return Unsupported(why, reason="no-implementation")
+    stages = [stage_case(session, stage, case) for stage in op.stages]
+    for stage, own_op, own_case in {own.case.id: own for own in stages}.values():  # equal cases are asked once
+        refused = ask(session, own_op, own_case) if own_op.host is None else None
+        # Without compiled kernels a stage runs its plain expression.
+        if refused is not None and refused.reason != "not-compiled":
+            return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
+    return None
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
