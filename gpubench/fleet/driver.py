@@ -18,7 +18,6 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Literal
 
@@ -42,7 +41,7 @@ from gpubench.fleet.nodes import (
     node_of,
 )
 from gpubench.fleet.survey import Inventory, ListedNode, inventory_of, list_node
-from gpubench.measure.recorder import without_uuids
+from gpubench.measure.recorder import utc_now, without_uuids
 from gpubench.result import store
 from gpubench.result.machine import SCHEMA_VERSION, Machine
 
@@ -426,13 +425,15 @@ class FleetJournal:
             return None
         if not isinstance(event, dict):
             return None
-        self._write(FleetLine(at=_now(), node=node, event=msgspec.Raw(msgspec.json.encode(event))))
+        self._write(
+            FleetLine(at=utc_now("milliseconds"), node=node, event=msgspec.Raw(msgspec.json.encode(event)))
+        )
         return " ".join(str(event[name])[:200] for name in ("reason", "id") if name in event)
 
     def note_end(self, node: str, reason: str, error: str | None) -> None:
         """Write to the log how the run of a node ended. `reason` is "ok", or says why there is no complete result;
         `error` is the reason in words."""
-        self._write(FleetLine(at=_now(), node=node, ended=reason, error=error))
+        self._write(FleetLine(at=utc_now("milliseconds"), node=node, ended=reason, error=error))
 
     def begin(self, node: str) -> None:
         """Begin a new attempt of the node. Files of an earlier attempt are moved to a subfolder."""
@@ -440,7 +441,7 @@ class FleetJournal:
             if path.exists():
                 aside = self.folder / EARLIER
                 aside.mkdir(exist_ok=True)
-                disk.replace(path, aside / f"{_now().replace(':', '')}-{path.name}")
+                disk.replace(path, aside / f"{utc_now('milliseconds').replace(':', '')}-{path.name}")
         self._arriving(node).unlink(missing_ok=True)
 
     def begin_part(self, node: str) -> None:
@@ -498,7 +499,3 @@ def _append(path: Path, piece: bytes) -> None:
         if file.tell() + len(piece) > MOST_BYTES:
             raise BadMessage(f"more than {MOST_BYTES >> 20} MiB")
         file.write(piece)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

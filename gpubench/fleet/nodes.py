@@ -11,7 +11,7 @@ import itertools
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
@@ -31,6 +31,7 @@ from gpubench.result.run import (
     PROTOCOL,
     Environment,
     Failure,
+    Fingerprint,
     Fingerprints,
     Measurement,
     Outcome,
@@ -90,8 +91,8 @@ def merge_runs(runs: Sequence[Run]) -> Run:
         settings=replace(
             runs[0].settings, sessions=sum(not session.superseded for session in sessions)
         ),
-        environment=_environment([run.environment for run in runs]),
-        fingerprint=_fingerprints([run.fingerprint for run in runs]),
+        environment=Environment(**_by_field([run.environment for run in runs], _common)),
+        fingerprint=Fingerprints(**_by_field([run.fingerprint for run in runs], _fingerprint)),
         devices=[*_unite([{device.id: device for device in run.devices} for run in runs]).values()],
         sessions=sessions, outcomes=_outcomes(runs), warnings=_unite([run.warnings for run in runs]),
         identical_gpus=next((run.identical_gpus for run in reversed(runs) if run.identical_gpus), UNSET),
@@ -203,13 +204,13 @@ def _common(values: Sequence[Any]) -> Any:
     return first if all(value == first for value in values) else None
 
 
-def _environment(parts: Sequence[Environment]) -> Environment:
-    names = Environment.__struct_fields__
-    return Environment(**{name: _common([getattr(part, name) for part in parts]) for name in names})
+def _by_field(parts: Sequence[msgspec.Struct], join: Callable[[Sequence[Any]], Any]) -> dict[str, Any]:
+    """Return each field of `parts`, which are of one type, with its values joined."""
+    return {name: join([getattr(part, name) for part in parts]) for name in parts[0].__struct_fields__}
 
 
 def _selection(parts: Sequence[Selection]) -> Selection:
-    fields = {name: _unite([getattr(part, name) for part in parts]) for name in Selection.__struct_fields__}
+    fields = _by_field(parts, _unite)
     fields["sizes"] = {op: sorted(sizes) for op, sizes in fields["sizes"].items()}
     # Without a filter a run selects all; what one run does not skip, it measures.
     fields["filter"] = fields["filter"] if all(part.filter for part in parts) else []
@@ -217,12 +218,8 @@ def _selection(parts: Sequence[Selection]) -> Selection:
     return Selection(**fields)
 
 
-def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
-    scopes = {
-        scope: _unite([getattr(print, scope).fields for print in prints])
-        for scope in Fingerprints.__struct_fields__
-    }
-    return Fingerprints(**{scope: fingerprint(fields) for scope, fields in scopes.items()})
+def _fingerprint(prints: Sequence[Fingerprint]) -> Fingerprint:
+    return fingerprint(_unite([print.fields for print in prints]))
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:

@@ -17,7 +17,7 @@ from gpubench.fleet.nodes import Node, merge_runs
 from gpubench.result import run as results
 from gpubench.result.identity import foreign_gpus
 from gpubench.result.machine import Fact
-from gpubench.result.run import Fingerprints, Run, SessionRecord, Settings, fingerprint
+from gpubench.result.run import Environment, Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.result.store import dumps, loads
 from tests.examples import examples
 from tests.raising import raised
@@ -169,12 +169,12 @@ def test_an_id_that_means_another_gpu_is_named(old, new, known, apart):
 
 
 def test_a_run_that_measured_other_devices_or_ops_joins():
-    more = altered("device", {"numpy:0": "CPU", "cupy:0": "Test GPU"})
+    more, noted = altered("device", {"numpy:0": "CPU", "cupy:0": "Test GPU"}), Environment(context={"day": "2"})
     other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], **more)
     sessions = [*other.sessions, SessionRecord(index=1, started_at="3", repeats=0)]
-    whole = merge_runs([run(1), replace(other, sessions=sessions)])
+    whole = merge_runs([run(1), replace(other, sessions=sessions, environment=noted)])
     assert [session.planned_index for session in whole.sessions] == [0, 1, 1]
-    assert whole.fingerprint.device == more["prints"].device
+    assert (whole.fingerprint.device, whole.environment.context) == (more["prints"].device, {})
     assert {outcome.case.op for outcome in whole.outcomes} == {"matmul", "relu"}
 
 
