@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.analysis.advice import Advice, source_of
 from gpubench.analysis.analyse import Analysis, derive_once
@@ -18,7 +19,7 @@ from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Table, Tone, cells, heads, number
 from gpubench.base.units import format_joules, list_words
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.wording import device_text, regime_order, short_text
+from gpubench.report.wording import data_text, device_text, regime_order
 from gpubench.result.case import RESIDENT, Case
 from gpubench.result.run import EnergyWindow, Measurement, Run
 
@@ -90,24 +91,18 @@ def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
     # A variant, such as a product in TF32, is no implementation to choose. A software adapter is on neither side.
     cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
     results = [energy for energy in results if energy.id in cases and energy.kind in ("cpu", "gpu")]
-    on_cpu = group_by(
-        (energy for energy in results if energy.kind == "cpu"), lambda energy: cases[energy.id].workload
-    )
-    on_gpu = group_by(
-        (energy for energy in results if energy.kind == "gpu"),
-        lambda energy: (cases[energy.id].workload, cases[energy.id].regime_id),
-    )
     rows = []
-    for workload in dict.fromkeys(cases[energy.id].workload for energy in results):
-        cpu = _least(on_cpu.get(workload, ()))
-        situations = [key for key in on_gpu if key[0] == workload]
-        situations.sort(key=lambda key: regime_order(cases[on_gpu[key][0].id]))
-        for key in situations or [(workload, RESIDENT)]:
-            gpu = _least(on_gpu.get(key, ()))
-            energy = gpu or cpu or (on_gpu.get(key) or on_cpu[workload])[0]
-            rows.append(
-                cells(*_cells(cases[energy.id], "" if not situations else short_text(key[1]), cpu, gpu))
-            )
+    for same in group_by(results, lambda energy: cases[energy.id].workload).values():
+        cpu = _least(energy for energy in same if energy.kind == "cpu")
+        on_gpu = sorted(
+            (energy for energy in same if energy.kind == "gpu"),
+            key=lambda energy: regime_order(cases[energy.id]),
+        )
+        situations = group_by(on_gpu, lambda energy: data_text(cases[energy.id])) or {"": []}
+        rows += [
+            cells(*_cells(cases[same[0].id], situation, cpu, _least(energies)))
+            for situation, energies in situations.items()
+        ]
     columns = heads(
         "op", number("size"), "situation", number("CPU"), number("GPU"), "less", number("CPU power", 1),
         number("GPU power", 1), number("GPU at rest", 2),
@@ -165,20 +160,20 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
     ranking = sorted((value, name) for name, value in joules.items() if not isinstance(value, str))
     kinds = {device.id: device.kind for device in run.devices} if run is not None else {}
     lacking = {kinds.get(name) for name in joules} & {"cpu", "gpu"} - {kinds.get(name) for _, name in ranking}
-    advice = msgspec.structs.replace(
+    advice = replace(
         advice, goal="energy", joules=joules, source=source_of(run) if run is not None else advice.source,
         time=None, gain=None, split=None,
     )  # fmt: skip
     if len(ranking) < 2 or lacking:
         why = "; ".join(f"{name}: {value}" for name, value in joules.items() if isinstance(value, str))
-        return msgspec.structs.replace(
+        return replace(
             advice, device_id=None, backend=None, implementation=None, confidence="none",
             reason=why or f"no run has counted energy at n = {advice.n}",
             # Another run would not change the reason, such as a missing counter.
             command=None if why else f"gpubench run --ops {advice.op} --sizes {advice.n} --energy",
         )  # fmt: skip
     (least_j, device_id), (next_j, _) = ranking[:2]
-    return msgspec.structs.replace(
+    return replace(
         advice, device_id=device_id, backend=device_id.partition(":")[0],
         implementation=best[device_id][0].implementation, command=None, basis="measured",
         confidence="clear" if next_j > CLOSE * least_j else "close", reason=None,
