@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
 from gpubench import curves
+from gpubench.base import group_by
 from gpubench.curves import stats
 from gpubench.measure.plan import SLOW_BYTES, Constraints, Series, Step, Workload, workload
 from gpubench.result.case import DEVICE_GROUP, RESIDENT, Case, calls_behind, copies
@@ -118,14 +120,48 @@ class Rungs:
 
 Slot = tuple[str, str, str]  # device id, implementation (the search ignores variants), regime id
 Cell = tuple[str, str]  # device id, regime id
-# Slot -> session -> seconds per launch, a value for each block.
-Row = Mapping[Slot, Mapping[int, Sequence[float]]]
+Sessions = Mapping[int, Sequence[float]]  # by session: seconds per launch, a value for each block
+Row = Mapping[Slot, Sessions]
 Rows = Mapping[int, Row]  # by size
 
 
 def slot(case: Case) -> Slot:
     """Return the device id, the implementation and the regime of the case."""
     return (case.device_id, case.implementation, case.regime_id)
+
+
+class SeriesTimes:
+    """The times of one series so far."""
+
+    def __init__(
+        self, series: Series, outcomes: Iterable[Outcome], kinds: Mapping[str, DeviceKind]
+    ) -> None:  # fmt: skip
+        self._series, self._kinds = series, kinds
+        self.rows = rows(outcomes, series)
+        self._by_slot: dict[Slot, dict[int, Sessions]] = {}
+        for n, sessions_by_slot in self.rows.items():
+            for name, sessions in sessions_by_slot.items():
+                self._by_slot.setdefault(name, {})[n] = sessions
+
+    @cached_property
+    def typical(self) -> Mapping[Slot, Mapping[int, float]]:
+        """The typical seconds per launch of each slot, by size."""
+        return {
+            name: {n: seconds(sessions) for n, sessions in sizes.items()}
+            for name, sizes in self._by_slot.items()
+        }
+
+    @cached_property
+    def contenders(self) -> Mapping[tuple[str, Slot], curves.TimedSizes]:
+        """The times of each slot as `TimedSizes`, by series and slot."""
+        return {(self._series.key, name): self._contender(name, sizes) for name, sizes in self._by_slot.items()}
+
+    def _contender(self, name: Slot, times: Mapping[int, Sessions]) -> curves.TimedSizes:
+        series, op = self._series, self._series.op
+        blocks = {n: list(sessions.values()) for n, sessions in times.items()}
+        sizes = [] if series.shape else [(n, series.params(n)) for n in times]
+        moved = {n: (op.bytes(at, series.dtype), op.written_bytes(at, series.dtype)) for n, at in sizes}
+        return curves.TimedSizes.of(self._kinds[name[0]], (series.dtype, *name), blocks, moved)
 
 
 class Points:
@@ -142,68 +178,48 @@ class Points:
         self._series = {item.key: item for item in series}
         self._kinds = kinds
         self._by_op: dict[tuple[str, str], list[Outcome]] | None = None
-        self._rows: dict[str, Rows] = {}
-        self._times: dict[str, dict[Slot, dict[int, float]]] = {}
-        self._contenders: dict[str, dict[tuple[str, Slot], curves.TimedSizes]] = {}
+        self._times: dict[str, SeriesTimes] = {}
         self._curves: dict[str, dict[Slot, curves.TimeCurve]] = {}
         self._fitted: dict[str, dict[Slot, curves.Blocks]] = {}  # the times that these curves were fitted to
 
     def forget(self, key: str) -> None:
         """Read the times of the series `key` again when they are next used."""
         self._by_op = None
-        for cache in (self._rows, self._times, self._contenders):
-            cache.pop(key, None)
+        self._times.pop(key, None)
 
     def rows(self, series: Series) -> Rows:
         """Return the times of a series, by size and slot."""
-        if series.key not in self._rows:
-            if self._by_op is None:  # a run has a thousand outcomes, and all ops ask for theirs
-                self._by_op = {}
-                for outcome in self._outcomes():
-                    self._by_op.setdefault((outcome.case.op, outcome.case.dtype), []).append(outcome)
-            outcomes = self._by_op.get((series.op.name, series.dtype), ())
-            self._rows[series.key] = rows(outcomes, series)
-        return self._rows[series.key]
+        return self._of(series).rows
 
     def times(self, series: Series) -> Mapping[Slot, Mapping[int, float]]:
         """Return the typical seconds per launch of each slot, by size."""
-        if series.key not in self._times:
-            times: dict[Slot, dict[int, float]] = {}
-            for n, sessions_by_slot in self.rows(series).items():
-                for name, sessions in sessions_by_slot.items():
-                    times.setdefault(name, {})[n] = seconds(sessions)
-            self._times[series.key] = times
-        return self._times[series.key]
+        return self._of(series).typical
 
     def fit(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
         """Return the curve of each slot that has a time. A fit may use the times of relatives in other
         series."""
-        key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
+        key = series.key
+        blocks = {name: item.blocks for (_, name), item in self._of(series).contenders.items()}
         before = self._fitted.get(key, {})
         changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}
         if changed:
-            every = {name: item for other in self._series.values() for name, item in self._of(other).items()}
+            every = {
+                name: item
+                for other in self._series.values()
+                for name, item in self._of(other).contenders.items()
+            }
             fitted = curves.fit(every, only=changed.__contains__)
             self._curves[key] = self._curves.get(key, {}) | {name: curve for (_, name), curve in fitted.items()}
             self._fitted[key] = blocks
         return self._curves.get(key, {})
 
-    def _of(self, series: Series) -> Mapping[tuple[str, Slot], curves.TimedSizes]:
-        """Return the times of each slot of a series as `TimedSizes`, by series and slot."""
-        if series.key not in self._contenders:
-            blocks: dict[Slot, dict[int, list[Sequence[float]]]] = {}
-            for n, sessions_by_slot in self.rows(series).items():
-                for name, sessions in sessions_by_slot.items():
-                    blocks.setdefault(name, {})[n] = list(sessions.values())
-            self._contenders[series.key] = {
-                (series.key, name): self._contender(series, name, times) for name, times in blocks.items()
-            }
-        return self._contenders[series.key]
-
-    def _contender(self, series: Series, name: Slot, times: curves.Blocks) -> curves.TimedSizes:
-        op, sizes = series.op, [] if series.shape else [(n, series.params(n)) for n in times]
-        moved = {n: (op.bytes(at, series.dtype), op.written_bytes(at, series.dtype)) for n, at in sizes}
-        return curves.TimedSizes.of(self._kinds[name[0]], (series.dtype, *name), times, moved)
+    def _of(self, series: Series) -> SeriesTimes:
+        if series.key not in self._times:
+            if self._by_op is None:  # a run has a thousand outcomes, and all ops ask for theirs
+                self._by_op = group_by(self._outcomes(), lambda outcome: (outcome.case.op, outcome.case.dtype))
+            outcomes = self._by_op.get((series.op.name, series.dtype), ())
+            self._times[series.key] = SeriesTimes(series, outcomes, self._kinds)
+        return self._times[series.key]
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
@@ -230,7 +246,7 @@ def _middle(block: Block) -> float | None:
     return stats.median(values) if values else None
 
 
-def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
+def seconds(sessions: Sessions) -> float:
     """Return the median seconds per launch of a slot at one size, over all blocks of all sessions."""
     return stats.median([value for blocks in sessions.values() for value in blocks])
 
@@ -348,16 +364,11 @@ class CostModel:
         """Learn from a step, whose times must already be in the points. `took_s` are its seconds less those in
         which devices chose kernels. It may be below 0, because devices choose at the same time and their
         seconds are summed."""
-        ops: dict[str, dict[int, set[Slot]]] = {}
-        series: dict[str, Series] = {}
-        for item in step.workloads:
-            if item.cases:
-                series[item.series.key] = item.series
-                ops.setdefault(item.series.key, {})[item.n] = {slot(case) for case in item.cases}
-        if not ops:
+        sizes = [(item.series, item.n, set(map(slot, item.cases))) for item in step.workloads if item.cases]
+        if not sizes:
             return
+        ops = group_by(sizes, lambda size: size[0].key)
         blocks = step.purpose.blocks or 1
-        sizes = [(series[key], n, names) for key, slots in ops.items() for n, names in slots.items()]
         cases = sum(len(names) for *_, names in sizes)
         moved = sum(self._size(curve, n)[0] for curve, n, _ in sizes)
         launches_s = math.fsum(self._launches_s(curve, n, names, blocks - 1) for curve, n, names in sizes)
@@ -366,7 +377,9 @@ class CostModel:
             self._case_s.append(max(0.0, rest_s - moved * self.byte_s) / cases)
         else:
             self._byte_s.append(max(0.0, rest_s - cases * self.case_s) / moved)
-        expected = {key: self.of(series[key], slots, blocks) for key, slots in ops.items()}
+        expected = {
+            key: self.of(same[0][0], {n: names for _, n, names in same}, blocks) for key, same in ops.items()
+        }
         whole_s = math.fsum(expected.values())
         for key, expected_s in expected.items():  # who was to take longer is the likelier cause
             scale = self._scale.get(key, 1.0) * (max(took_s, 0.0) / whole_s) ** (expected_s / whole_s)
