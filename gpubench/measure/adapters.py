@@ -12,7 +12,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from operator import itemgetter
 
+from gpubench.base import group_by
 from gpubench.measure import protocol
 from gpubench.measure.worker_pool import Worker, WorkerGone
 from gpubench.result.case import IMPLEMENTATIONS, Case, inner_device
@@ -124,10 +126,7 @@ def choose_adapters(
     repeated = [card for card in cards(devices) if len(card) > 1]
     left_out: list[str] = []
     warnings = []
-    models: dict[tuple[int | None, int | None], list[Card]] = {}
-    for card in repeated:
-        models.setdefault(_ids(card[0]), []).append(card)
-    for equal in models.values():
+    for equal in group_by(repeated, lambda card: _ids(card[0])).values():
         unnamed = [card for card in equal if not any(device.id in named for device in card)]
         left_out += [d.id for card in equal if card not in unnamed for d in card if d.id not in named]
         if unnamed:
@@ -143,12 +142,12 @@ def choose_adapters(
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
     """Return the first adapter that passed its trial, unless another one is more than MARGIN times as fast."""
-    passed = [device for device in card if times.get(device.id) is not None]
+    passed = [(device, seconds) for device in card if (seconds := times.get(device.id)) is not None]
     if not passed:  # or none was tried
         return card[0]
-    best = min(passed, key=lambda device: times[device.id] or math.inf)
-    first, least = times[passed[0].id] or math.inf, times[best.id] or math.inf
-    return best if first > MARGIN * least else passed[0]
+    first, first_s = passed[0]
+    best, best_s = min(passed, key=itemgetter(1))
+    return best if first_s > MARGIN * best_s else first
 
 
 def _listed_repeatedly(

@@ -76,6 +76,9 @@ class Runtime(msgspec.Struct, frozen=True):
     pace: Pace = msgspec.field(default_factory=Pace)  # the times of launches so far
 
 
+# Makes a request to a worker, with the number that the worker gives it.
+RequestMaker = Callable[[Worker], protocol.WorkerRequest]
+
 SHORTEST_DEADLINE_S = 1.0
 # Pauses before throttled samples are taken again: each case has three tries in a session.
 PAUSES_S = (0.05, 0.25, 1.0)
@@ -360,7 +363,7 @@ class CaseRun:
         earlier = settled_block(outcome) if isinstance(outcome, Measurement) else None
         return earlier or self.runtime.repeats.get(self.case.id)
 
-    def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.WorkerRequest]) -> None:
+    def _ask_ahead(self, worker: Worker, request: RequestMaker) -> None:
         """Send a request whose reply `_exchange` waits for later."""
         self._asked = request(worker)
         with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
@@ -392,9 +395,7 @@ class CaseRun:
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
         )
 
-    def _exchange_once_prepared(
-        self, request: Callable[[Worker], protocol.WorkerRequest]
-    ) -> protocol.Reply | None:
+    def _exchange_once_prepared(self, request: RequestMaker) -> protocol.Reply | None:
         """Like `_exchange`, but first prepare the case again if its worker was replaced."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
             self.prepare(first=False)
@@ -402,7 +403,7 @@ class CaseRun:
                 return None
         return self._exchange(request)
 
-    def _exchange(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
+    def _exchange(self, request: RequestMaker) -> protocol.Reply | None:
         """Send one request and return the reply, or None if an error ended the case."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
         sent, self._asked = self._asked, None

@@ -55,8 +55,13 @@ class Monitor:
         """Return how many other programs use each GPU, by device id. Unused GPUs are left out. Call it before a
         worker opens a device, because our own workers would count as users."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
-        ready = [answer for answer in answers if isinstance(answer, Ready)]
-        return {name: users for answer in ready for name, users in answer.users.items() if users}
+        return {
+            name: users
+            for answer in answers
+            if isinstance(answer, Ready)
+            for name, users in answer.users.items()
+            if users
+        }
 
     def watch(self, *device_ids: str, every_s: float = INTERVAL_S) -> None:
         """Start to read these devices every `every_s` seconds, and return at once. Ignores devices that cannot

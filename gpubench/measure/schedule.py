@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpubench import backends
-from gpubench.base import processes
+from gpubench.base import group_by, processes
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Op
 from gpubench.measure.budget import Budget
@@ -150,13 +150,13 @@ class Schedule:
         """Yield the steps of a further session, which repeats the plan."""
         named = self._spec.constraints.selection.sizes
         items = self._shuffle(merge(self.plan), index)
-        yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
-        curves: dict[str, list[Workload]] = {}
-        for item in items:
-            if item.op.name not in named and item.op.overhead is None:
-                curves.setdefault(item.series.key, []).append(item)
+        by_curve = group_by(
+            items,
+            lambda item: item.series.key if item.op.name not in named and item.op.overhead is None else None,
+        )
+        yield from _each(by_curve.pop(None, []))
         # The sizes of an op are interleaved, so that the blocks of a case lie apart in time.
-        for items_of_curve in curves.values():
+        for items_of_curve in by_curve.values():
             for group in together(items_of_curve, self._spec.constraints):
                 yield Step(group, ONE_BLOCK)
 
@@ -169,8 +169,10 @@ class Schedule:
     def _splits(self, search: Passes) -> Iterator[Step]:
         """Yield the steps for splits, at sizes where both sides are about as fast, and for device groups."""
         for curve in open_curves(self._spec):
-            workloads = worth_trying(curve, search.points.rows(curve), self._cpu, self._spec.constraints)
-            workloads = [*workloads, *on_groups(curve, search.points.rows(curve), self._spec.constraints)]
+            rows, constraints = search.points.rows(curve), self._spec.constraints
+            workloads = [
+                *worth_trying(curve, rows, self._cpu, constraints), *on_groups(curve, rows, constraints),
+            ]  # fmt: skip
             if workloads:
                 self._announce(workloads)
                 yield from _each(workloads)

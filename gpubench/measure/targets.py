@@ -6,11 +6,12 @@ import contextlib
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 import gpubench.detect as detection
 from gpubench import backends
@@ -134,16 +135,16 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._asked, *self.beside)))
-
-    @property
-    def _asked(self) -> tuple[str, ...]:
+        """The backends to list, each once."""
+        names: Iterable[str]
         if not self.auto:
             ids = (device.partition(":")[0] for device in self.devices)
-            return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
-        if self.mode == "cpu":
-            return tuple(name for name in backends.usual() if backends.may_drive_cpu(name))
-        return (*backends.usual(), *(backends.COMPOSED if self.mode == "hybrid" else ()))
+            names = (*self.required, *self.optional, *ids)
+        elif self.mode == "cpu":
+            names = filter(backends.may_drive_cpu, backends.usual())
+        else:
+            names = (*backends.usual(), *(backends.COMPOSED if self.mode == "hybrid" else ()))
+        return tuple(dict.fromkeys((*names, *self.beside)))
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
@@ -175,7 +176,7 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         same = [name for name in op.one_of if name in there][1:]
         if same and not op.only:
             only = dict.fromkeys(t.device.backend for t in self.targets if t.device.backend not in same)
-            op = msgspec.structs.replace(op, only=tuple(only))
+            op = replace(op, only=tuple(only))
         return op
 
 
@@ -213,8 +214,7 @@ def choose(
         Target(device, listing.implementations)
         for listing in listings
         for device in listing.devices
-        if _is_asked_for(device.id, device.kind == "software", listing, request)
-        and not (request.mode == "cpu" and device.kind != "cpu")
+        if _is_asked_for(device, listing, request) and not (request.mode == "cpu" and device.kind != "cpu")
     ]
     if request.yielding:
         targets = _without_yielding(targets, listings, request)
@@ -258,7 +258,7 @@ def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReq
             ids += [f"{backend}:{number}" for number in range(int(run[1]), int(run[2]) + 1)] or [word]
         else:
             ids.append(word)
-    return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(ids)))
+    return replace(request, devices=tuple(dict.fromkeys(ids)))
 
 
 def _without_yielding(
@@ -412,24 +412,24 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
     for device in devices:
         limits = [x for x in (device.usable_bytes, usable_bytes.get(device.gpu_id or "")) if x is not None]
         if device.gpu_id and limits:
-            device = msgspec.structs.replace(device, usable_bytes=min(limits) // sharing[device.gpu_id])
+            device = replace(device, usable_bytes=min(limits) // sharing[device.gpu_id])
         devices_there.append(device)
     return devices_there
 
 
-def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
+def _is_asked_for(device: Device, listing: Listing, request: DeviceRequest) -> bool:
     """Return whether the request includes the device."""
-    if request.devices and device_id in request.devices:
+    if device.id in request.devices:
         return True
     # The name of a backend stands for its default devices, if no ids were given.
     by_backend = listing.backend in (*request.required, *request.optional)
     if listing.default_devices is not None:
-        return by_backend and not request.devices and device_id.partition(":")[2] in listing.default_devices
-    if backends.is_hidden(device_id):
+        return by_backend and not request.devices and device.id.partition(":")[2] in listing.default_devices
+    if backends.is_hidden(device.id):
         return False
     if request.devices and not by_backend:
         return False
-    return not software or request.allow_software or listing.backend in request.required
+    return device.kind != "software" or request.allow_software or listing.backend in request.required
 
 
 def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[RunWarning]:

@@ -427,13 +427,15 @@ class WorkerPool:
             if device_id in self.workers
         }
         replies = self._ask_all(requests, budget)
-        undecided: dict[str, list[Case]] = {}
-        for device_id, built in requests.items():
-            # A worker that died has not answered all.
-            for request, reply in zip(built, replies[device_id], strict=False):
-                if isinstance(reply, protocol.Undecided):
-                    undecided.setdefault(device_id, []).append(request.case)
-        return undecided
+        return {
+            device_id: [
+                request.case
+                # A worker that died has not answered all.
+                for request, reply in zip(built, replies[device_id], strict=False)
+                if isinstance(reply, protocol.Undecided)
+            ]
+            for device_id, built in requests.items()
+        }
 
     def _ask_all(
         self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget

@@ -389,7 +389,7 @@ def _links_sentence(analysis: Analysis) -> str:
     more below).`"""
     rows = collectives(analysis)
     most = max(result.ranks for result in rows)
-    names = sorted({result.op for result in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
+    names = sorted({result.op for result in rows}, key=_op_order)
     # If a collective ran on 2, 4 and 8 ranks, a program would use the largest device group.
     largest = at_largest(rows, lambda result: result.op, lambda result: result.n)
     widest = at_largest(largest, lambda result: result.op, lambda result: result.ranks)
@@ -400,6 +400,10 @@ def _links_sentence(analysis: Analysis) -> str:
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
     begin = f"{'Between' if most == 2 else 'Among'} {most} {_members(analysis)}"
     return f"{begin}: {list_words(texts)} (busbw at {size}{more})."
+
+
+def _op_order(op: str) -> tuple[object, ...]:
+    return (*(op != name for name in _FIRST), op)
 
 
 def _members(analysis: Analysis) -> str:
@@ -419,10 +423,7 @@ def _range_text(rates: Sequence[float]) -> str:
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
     """Return the lines of the table of bus bandwidths, each a label with its results."""
     lanes = []
-    order = sorted(
-        rows,
-        key=lambda result: (*(result.op != name for name in _FIRST), result.op, result.ranks, result.device_id),
-    )
+    order = sorted(rows, key=lambda result: (_op_order(result.op), result.ranks, result.device_id))
     for (op, _), same in group_by(order, lambda result: (result.op, result.ranks)).items():
         device_groups = list(group_by(same, lambda result: result.device_id).items())
         # Of more groups only the slowest and the fastest have a line.

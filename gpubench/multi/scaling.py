@@ -290,6 +290,7 @@ class Window(NamedTuple):
 
 Sessions = dict[int, dict[str, TogetherTimes]]  # the times of one GPU in one session, by session and device id
 Span = tuple[TogetherTimes, Window]
+Spans = dict[str, dict[Part, Span]]  # the parts of one session, by device id
 Readings = Mapping[tuple[int, str], Telemetry]  # telemetry by session and device id
 
 
@@ -318,7 +319,7 @@ def weak(run: Run) -> tuple[Weak, ...]:
     return tuple(gain for gain in rows if gain is not None)
 
 
-def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
+def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[Spans]:
     """Return, for each session with times of all GPUs, the parts of each GPU's work by device id."""
     sessions = []
     for session, together in at_once.items():
@@ -328,7 +329,7 @@ def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict
             continue
         length = min(PART_S, (window.end - window.begin) / 2)
         early, late = Window(window.begin, window.begin + length), Window(window.end - length, window.end)
-        spans: dict[str, dict[Part, Span]] = {
+        spans: Spans = {
             id: {"alone": (single[id], _own(single[id])), "early": (times, early), "late": (times, late)}
             for id, times in together.items()
         }
@@ -338,7 +339,7 @@ def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict
 
 
 def _weak_row(
-    case_id: str, gpus: int, sessions: Sequence[dict[str, dict[Part, Span]]], failed: Sequence[str],
+    case_id: str, gpus: int, sessions: Sequence[Spans], failed: Sequence[str],
     readings: Readings,
 ) -> Weak | None:  # fmt: skip
     """Return the `Weak` of one case on `gpus` GPUs, or None if a GPU has no rate."""

@@ -47,9 +47,9 @@ ON_REQUEST: tuple[RegimeKind, ...] = (STREAMED, MAPPED, MANAGED)
 ORDERED: tuple[RegimeKind, ...] = (RESIDENT, *REGIMES, *ON_REQUEST)
 # The regime of each situation, by the situation's name in options and in Python. _ALIASES has the names in the
 # answer and in earlier versions.
-SITUATIONS = {
-    "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
-    "streamed": str(STREAMED), "in place": str(MAPPED), "managed": str(MANAGED),
+SITUATIONS: dict[str, str] = {
+    "waited": WAITED, "queued": QUEUED, "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
+    "streamed": STREAMED, "in place": MAPPED, "managed": MANAGED,
 }  # fmt: skip
 _ALIASES = {
     "data on the gpu": WAITED, "on the gpu": WAITED, "on the gpu, waited": WAITED,

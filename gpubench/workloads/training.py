@@ -131,7 +131,9 @@ def training_slack(op_name: str, value: str) -> Callable[..., Array]:
             above, below = (_train(op, xp, arrays, sign * 8 * u) for sign in (1, -1))
             distances.clear()
             distances[op_name, u, key] = {
-                output.name: _largest(xp, above[output.name] - below[output.name]) for output in op.outputs
+                # the largest difference of each column
+                output.name: xp.max(xp.abs(above[output.name] - below[output.name]), axis=0, initial=0.0)
+                for output in op.outputs
             }
         return 4 * distances[op_name, u, key][value]
 
@@ -140,11 +142,6 @@ def training_slack(op_name: str, value: str) -> Callable[..., Array]:
 
 # The differences of the last training, because its outputs are judged one after the other.
 distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
-
-
-def _largest(xp: Array, distance: Array) -> Array:
-    """Return the largest absolute number of each column of a matrix, or of a vector."""
-    return xp.max(xp.abs(distance), axis=0, initial=0.0)
 
 
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from gpubench.base import allowed_cpus, streams
 
+Restorer = Callable[[], Any]
 # Seconds within which the threads of an import may end.
 THREADS_S = 1.0
 _STREAMS = (0, 1, 2)
@@ -53,7 +54,7 @@ def contain() -> Iterator[None]:
     finally:
         if os.getpid() != began:
             os._exit(0)
-        steps: list[Callable[[], Any]] = [*first, partial(_wait, before), *rest]
+        steps: list[Restorer] = [*first, partial(_wait, before), *rest]
         for put_back in steps:
             with contextlib.suppress(Exception):
                 put_back()
@@ -101,9 +102,9 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _restorers() -> list[Callable[[], Any]]:
+def _restorers() -> list[Restorer]:
     """Read the state of the process, and return functions that each restore one part of it."""
-    restorers: list[Callable[[], Any]] = [faulthandler.cancel_dump_traceback_later]
+    restorers: list[Restorer] = [faulthandler.cancel_dump_traceback_later]
     for holder, names in _ATTRIBUTES:
         restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
     restorers += [
@@ -124,7 +125,7 @@ def _restorers() -> list[Callable[[], Any]]:
     return restorers
 
 
-def handler_restorers() -> list[Callable[[], Any]]:
+def handler_restorers() -> list[Restorer]:
     """Return functions that each restore the present handler of one signal."""
     return [partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()]
 
@@ -143,7 +144,7 @@ def _set_handler(number: int, handler: Any) -> None:
         signal.signal(number, handler)
 
 
-def _descriptors() -> Iterator[Callable[[], Any]]:
+def _descriptors() -> Iterator[Restorer]:
     """Yield functions that restore the descriptors of the standard streams, or close those that are closed now."""
     for number in _STREAMS:
         try:
@@ -157,7 +158,7 @@ def _set_descriptor(copy: int, number: int) -> None:
     os.close(copy)
 
 
-def _of_system() -> Iterator[Callable[[], Any]]:
+def _of_system() -> Iterator[Restorer]:
     """Yield functions that restore timers, blocked signals, CPU affinity and limits, if the system has them."""
     if hasattr(signal, "setitimer"):
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

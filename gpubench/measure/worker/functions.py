@@ -46,6 +46,8 @@ from gpubench.measure.worker.workspace import WRONG_FUNCTION, Workspace, Wrong, 
 from gpubench.result.case import Case
 from gpubench.result.run import Check, RunWarning
 
+Judged = tuple[list[Any], tuple[Any, Allowed]]  # inputs, and their expected result with the allowed errors
+
 # If the answer takes longer than this, a function is called with other values only at its first size.
 SHORT_ANSWER_S = 0.05
 # Calling it with other values takes about this many times as long as its answer.
@@ -65,7 +67,7 @@ class CallOperands(Operands):
     _made_s = 0.0  # the seconds in which the inputs were made
     # the error if the function returns earlier results or computes them outside its calls, else None
     false: Wrong | None = None
-    _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
+    _others: tuple[str, list[Judged]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
         """Return the host objects that the user's `inputs` makes for the case."""
@@ -81,7 +83,7 @@ class CallOperands(Operands):
         with Translated(self.op.calls):
             return make_inputs(self.op.calls, names, case.n, case.dtype, self._seed + others)
 
-    def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
+    def others(self, case: Case) -> list[Judged]:
         """Return other inputs of the same size, each with its expected result and the allowed errors. Raises
         Unsupported. If computing a result takes long, the list is empty at all sizes but the function's
         first."""
@@ -182,9 +184,7 @@ class CallWorkspace(Workspace):
             raise operands.false
         return []
 
-    def _judge_others(
-        self, caller: Caller, others: list[tuple[list[Any], tuple[Any, Allowed]]]
-    ) -> Wrong | None:
+    def _judge_others(self, caller: Caller, others: list[Judged]) -> Wrong | None:
         own = [(self.inputs, self._operands.answer(self.case)[:2])] if others else []
         rounds: list[Round] = []
         for each in caller.rounds([values for values, _ in (*others, *own)]):

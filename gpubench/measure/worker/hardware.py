@@ -312,7 +312,8 @@ class OverheadTimer(Timed):
     def seconds(self, repeat: int) -> float:
         """Return the wall seconds per call of one sample."""
         calls: dict[str, Callable[[int], float]] = {
-            "open": self._open, "launch": self._launch, "roundtrip": self._roundtrip, "sync": self._sync,
+            "open": self._open, "launch": self._launch, "sync": self._sync,
+            "roundtrip": partial(waited_s, self.session, self._empty),
             "allocate": self._allocate, "upload": self._upload, "download": self._download,
         }  # fmt: skip
         return calls[self._call](repeat)
@@ -369,9 +370,6 @@ class OverheadTimer(Timed):
             session.sync()
             remaining -= count
         return total / repeat
-
-    def _roundtrip(self, repeat: int) -> float:
-        return waited_s(self.session, self._empty, repeat)
 
     def _sync(self, repeat: int) -> float:
         session = self.session

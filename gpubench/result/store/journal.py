@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.base import disk
 from gpubench.base.errors import InputError, UsageError
@@ -48,10 +49,10 @@ class Journal:
     def write(self, run: Run) -> None:
         """Append the changes of `run` since the last call. Raises OSError, and ValueError for NaN and infinity.
         After an OSError, the next call also writes the missed changes."""
-        head = msgspec.structs.replace(run, sessions=[], outcomes=[])
+        head = replace(run, sessions=[], outcomes=[])
         last = run.sessions[-1].index if run.sessions else 0
         sessions = {
-            record.index: record if record.index < last else msgspec.structs.replace(record, telemetry=[])
+            record.index: record if record.index < last else replace(record, telemetry=[])
             for record in run.sessions
         }
         outcomes = {outcome.id: outcome for outcome in run.outcomes}
@@ -122,7 +123,7 @@ def _change(outcome: Outcome, before: Outcome | None) -> PartLine:
     if not isinstance(outcome, Measurement) or not isinstance(before, Measurement):
         return PartLine(id=outcome.id, outcome=_raw(outcome, outcome.id))
     blocks, parts = _alike(outcome.blocks, before.blocks), _alike(outcome.parts, before.parts)
-    new = msgspec.structs.replace(outcome, blocks=outcome.blocks[blocks:], parts=outcome.parts[parts:])
+    new = replace(outcome, blocks=outcome.blocks[blocks:], parts=outcome.parts[parts:])
     return PartLine(id=outcome.id, outcome=_raw(new, outcome.id), blocks=blocks, parts=parts)
 
 
