@@ -162,8 +162,10 @@ def _with_library(program: Callable[..., Any], xp: Any) -> Callable[..., Any]:
     variables = dict(program.__globals__)
 
     def copy_of(plain: FunctionType) -> FunctionType:
-        copied = FunctionType(plain.__code__, variables, plain.__name__, plain.__defaults__, plain.__closure__)
-        copied.__kwdefaults__ = plain.__kwdefaults__
+        defaults = tuple(_counterpart(value, xp) for value in plain.__defaults__ or ())
+        copied = FunctionType(plain.__code__, variables, plain.__name__, defaults, plain.__closure__)
+        named = (plain.__kwdefaults__ or {}).items()
+        copied.__kwdefaults__ = {name: _counterpart(value, xp) for name, value in named}
         return copied
 
     for name, value in program.__globals__.items():

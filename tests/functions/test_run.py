@@ -50,7 +50,7 @@ from numpy.linalg import norm
 @gpubench.function
 def twice(x): return np.add(x, x)
 def centred(x, *, times=2): return times * x - twice(np.mean(x))
-def ratio(x): return centred(x) / norm(np.arange(4, dtype=x.dtype))
+def ratio(x, lib=np): return lib.abs(centred(x)) / norm(np.arange(4, dtype=x.dtype))
 def falling(x): return 2 * exp(-x)
 def spread(x): return x / x.std()
 """
