@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import importlib
 import inspect
 import reprlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
@@ -178,18 +180,35 @@ def _with_library(program: Callable[..., Any], xp: Any) -> Callable[..., Any]:
     return copy_of(program)
 
 
-def _counterpart(value: Any, xp: Any) -> Any:
-    """Return what `xp` has in place of NumPy, of its modules `linalg` and `fft`, or of a function of one of them.
-    Return any other value as it is, and what `xp` lacks too."""
-    import numpy as np
+# The modules whose names have a counterpart in an array library: in CuPy those of SciPy, in cupyx.scipy.
+_SCIPY = ("fft", "linalg", "ndimage", "signal", "sparse", "spatial.distance", "special", "stats")
+_MODULES = ("numpy", "numpy.linalg", "numpy.fft", *(f"scipy.{part}" for part in _SCIPY), "scipy")
 
+
+def _counterpart(value: Any, xp: Any) -> Any:
+    """Return what `xp` has in place of a module of NumPy or SciPy, or of a function of one. Return any other value
+    as it is, and what `xp` lacks too."""
     name = getattr(value, "__name__", None)
-    for part, own in (("", np), ("linalg", np.linalg), ("fft", np.fft)):
-        if value is own or (isinstance(name, str) and vars(own).get(name) is value):
-            with contextlib.suppress(Exception):  # an AttributeError, or what a tracer says
-                library = getattr(xp, part) if part else xp
+    for module in _MODULES:
+        own = sys.modules.get(module)
+        if own is not None and (value is own or (isinstance(name, str) and vars(own).get(name) is value)):
+            with contextlib.suppress(Exception):  # such as an AttributeError, or what a tracer says
+                library = _library(module, xp)
                 return library if value is own else getattr(library, str(name))
     return value
+
+
+def _library(module: str, xp: Any) -> Any:
+    """Return the counterpart of a module of NumPy or SciPy. Raises any error if there is none."""
+    package, _, part = module.partition(".")
+    if package == "numpy":
+        return getattr(xp, part) if part else xp
+    if not (isinstance(xp, ModuleType) and xp.__name__ == "cupy"):  # PyTorch and a tracer have erf beside exp
+        return {"scipy": SimpleNamespace(special=xp), "scipy.special": xp}[module]
+    for other in _SCIPY if module == "scipy" else ():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"cupyx.scipy.{other}")
+    return importlib.import_module(f"cupyx.{module}")
 
 
 def _require_kind(name: str, value: Any) -> None:

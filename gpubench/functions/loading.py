@@ -270,7 +270,8 @@ def load_source(source: CodeSource) -> Loaded:
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
     undeclared = {
         name: value for name, value in vars(content).items()
-        if callable(value) and value.__module__ == content.__name__ and not isinstance(value, type | UserFunction)
+        if callable(value) and not isinstance(value, type | UserFunction)
+        and getattr(value, "__module__", None) == content.__name__
     }  # fmt: skip
     wrong = {
         lost.name: f"two functions are called {lost.name}: rename one of them"

@@ -47,11 +47,13 @@ def documented(folder):
 OF_NUMPY = """
 from numpy import exp
 from numpy.linalg import norm
+import scipy.special
+from scipy.special import erf
 @gpubench.function
 def twice(x): return np.add(x, x)
 def centred(x, *, times=2): return times * x - twice(np.mean(x))
 def ratio(x, lib=np): return lib.abs(centred(x)) / norm(np.arange(4, dtype=x.dtype))
-def falling(x): return 2 * exp(-x)
+def falling(x): return 2 * exp(-x) + erf(x) - scipy.special.erf(2 * x)
 def spread(x): return x / x.std()
 """
 ON_PYTORCH = """
@@ -104,8 +106,11 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
 def test_the_page_runs_with_cupy(gpubench, tmp_path):
     documented(tmp_path)
     write(tmp_path, OF_NUMPY, "plain.py")
-    ids = times(measure(gpubench, "options.py", "plain.py:ratio", "--sizes", "256", "--backends", "numpy,cupy"))
-    assert "plain.ratio/n=256/float32/library/resident-waited@cupy:0" in ids
+    ids = times(measure(gpubench, "options.py", "plain.py:ratio", "plain.py:falling", "--sizes", "256",
+                        "--backends", "numpy,cupy"))  # fmt: skip
+    assert {
+        f"plain.{name}/n=256/float32/library/resident-waited@cupy:0" for name in ("ratio", "falling")
+    } <= ids
     for implementation in ("library", "tuned"):
         assert f"options.call_price/n=256/float32/{implementation}/transfer-always@cupy:0" in ids
     assert "options.pairwise/n=256/float32/library/resident-waited@cupy:0" in ids
