@@ -188,10 +188,12 @@ def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[Cp
                 if (fact := root.fact(f"{CPUS}/cpu{cpu}/cpu_capacity", integer)).value}  # fmt: skip
     width = {cpu: len(core) for core in traits.cores or () for cpu in core}
     private = {cpu: (own, width[cpu]) for cpu, own in traits.private.items() if cpu in width}
+    blocks = info.cpus if info and not part else {}
+    names = {n: name for n, block in blocks.items() if (name := proc.model(CpuInfo({n: block}, {})))}
     sources: Sequence[Any] = (  # the source, the function that splits a group, and the mark of each CPU
         ("/sys/devices/cpu_*/cpus", alike, _pmu(root, online)),
         (f"{CPUS}/cpu*/regs/identification/midr_el1", alike, part),
-        ("/proc/cpuinfo", alike, proc.names(info) if info and not part else {}),
+        ("/proc/cpuinfo", alike, names),
         (f"{CPUS}/cpufreq/policy*/{BASE}", by_clock, clocks[BASE]),
         (f"{CPUS}/cpufreq/policy*/{MOST}", by_clock, clocks[MOST]),
         (f"{CPUS}/cpu*/cache", alike, private),

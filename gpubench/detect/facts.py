@@ -490,7 +490,9 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
             leaves = {f"{key}.{name}": leaf for name, leaf in value.items()} if isinstance(value, dict) else {}
         for path, leaf in leaves.items():
             if path in fact_types() and (fact := _fact(fact_types()[path], leaf, source)):
-                yield path, fact
+                # No GPU has a memory of 0 bytes: the source cannot tell.
+                none = path == "memory.dedicated_bytes" and fact.value == 0
+                yield path, missing("unsupported", fact.source) if none else fact
 
 
 def _paths(raw: object, source: str) -> Iterator[LinkPath]:

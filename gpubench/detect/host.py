@@ -376,24 +376,22 @@ def read_platform(root: Root, blocks: Fact[CpuInfo], listed: Iterable[DeviceReco
     return Platform(
         os=version.fact(lambda text: "linux" if _kernel(text) else None), kernel=version.fact(_kernel),
         arch=_arch(blocks, version),
-        hypervisor=hypervisor(root, blocks, vendor.value or "", product.value or "", listed),
+        hypervisor=hypervisor(root, blocks, vendor.value or "", listed),
         container=_container(root),
         wsl=version.fact(lambda text: "microsoft" in text.lower()), dmi_vendor=vendor, dmi_product=product,
     )  # fmt: skip
 
 
-def hypervisor(
-    root: Root, blocks: Fact[CpuInfo], vendor: str, product: str, listed: Iterable[DeviceRecord]
-) -> Fact[str]:
-    """Return the name of the hypervisor, "unknown" if only its presence is known, or "none". `vendor` and
-    `product` are the machine's names in the DMI tables, and `listed` are the records of its displays. The status
-    is "conflict" if the CPU denies what the firmware or a display shows. Only x86 has "none": on other CPUs the
-    fact is absent if nothing shows a hypervisor."""
+def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, listed: Iterable[DeviceRecord]) -> Fact[str]:
+    """Return the name of the hypervisor, "unknown" if only its presence is known, or "none". `vendor` is the
+    machine's in the DMI tables, and `listed` are the records of its displays. The status is "conflict" if the
+    CPU denies what the firmware or a display shows. Only x86 has "none": on other CPUs the fact is absent if
+    nothing shows a hypervisor."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
     flags = (blocks.value.any("flags") or "").split() if blocks.value else []
-    shown = _virtual_machine(root, blocks.value, vendor, product)
+    shown = _virtual_machine(root, blocks.value)
     name, source = shown.value, shown.source
     if name is None and root.exists(VMBUS):
         name, source = "hyperv", VMBUS
@@ -417,13 +415,16 @@ def hypervisor(
     return make_fact(name, source if name else blocks.source)
 
 
-def _virtual_machine(root: Root, info: CpuInfo | None, vendor: str, product: str) -> Fact[str]:
+def _virtual_machine(root: Root, info: CpuInfo | None) -> Fact[str]:
     """Return the name of the hypervisor that the DMI tables, the CPU's name or the device tree reveal."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
-    others = [_dmi(root, name).value for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
+    vendor, product, *_ = firmware = [
+        _dmi(root, name).value
+        for name in ("sys_vendor", "product_name", "board_vendor", "chassis_vendor", "bios_vendor")
+    ]
     tree = [root.read(f"{_TREE}/{name}").text for name in ("hypervisor/compatible", "compatible")]
     texts = {
-        _DMI[0]: [vendor, product, f"{vendor} / {product}", *others],
+        _DMI[0]: [f"{vendor} / {product}", *firmware],
         "/proc/cpuinfo": [proc.model(info), info.any("machine")] if info else [], _TREE: tree,
         _SYSINFO: [root.read(_SYSINFO).text],
     }  # fmt: skip
@@ -456,10 +457,9 @@ def _container(root: Root) -> Fact[str]:
     stated = root.fact("/run/systemd/container", matching("(?!wsl$)[a-z-]{2,20}"))
     if stated.value is not None:
         return stated
-    path = "/proc/self/cgroup"
-    text = root.read(path).text or ""
-    manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)
-    return make_fact(manager, path)
+    return root.fact(
+        proc.OWN, lambda text: next((name for form, name in _CONTAINERS if re.search(form, text)), None)
+    )
 
 
 # ---------------------------------------------------------------- what Python packages tell where there are no files

@@ -425,7 +425,9 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
 
 def is_software(record: DeviceRecord) -> bool:
     """Tell whether the record is of a renderer that runs on the CPU."""
-    return record.adapter_type == "cpu" or bool(re.search(SOFTWARE_NAMES, _names(record), re.I))
+    # Mesa's number is that of its renderers on the CPU, and of a driver that states its kind (Apple's GPUs).
+    mesa = (record.vendor_id, record.adapter_type) == (0x10005, None)
+    return mesa or record.adapter_type == "cpu" or bool(re.search(SOFTWARE_NAMES, _names(record), re.I))
 
 
 def is_layer(record: DeviceRecord) -> bool:

@@ -120,11 +120,6 @@ def model(info: CpuInfo) -> str | None:
     return None
 
 
-def names(info: CpuInfo) -> dict[int, str]:
-    """Return the name of each CPU whose block has one."""
-    return {n: name for n, block in info.cpus.items() if (name := model(CpuInfo({n: block}, {})))}
-
-
 def vendor(info: CpuInfo) -> str | None:
     """Return the CPU's manufacturer, or None if no key tells it. On Arm it is that of the implementer code, and an
     unknown code is returned as it is. On Loongson and IBM the model tells it."""

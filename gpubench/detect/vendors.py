@@ -68,8 +68,7 @@ def _running(root: Root, folder: str, limit: str, default: str) -> Facts:
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
         path: first(
-            *(root.fact(f"{sensor}/{file}", lambda text: size(text) / 1_000_000 or None) for sensor in sensors),
-            ABSENT,
+            *(root.fact(f"{sensor}/{file}", lambda text: size(text) / 1_000_000 or None) for sensor in sensors)
         )
         for path, file in files.items()
     }

@@ -72,8 +72,7 @@ ON_PCI = {
         HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk=text), {"gpus.0.compute.now_hz": now, "gpus.0.compute.max_hz": most})
        for text, now, most in (("0: 500Mhz\n1: 900Mhz *\n10: 2371Mhz", 900_000_000, 2_371_000_000), ("0: 500Mhz *\n1: much", "invalid", "invalid"),
                                ("0: 500Mhz\n1: 900Mhz", "absent", 900_000_000), ("", "absent", "absent"))},
-    "a card of unknown size that falls asleep": (
-        HOST | pci(VBIOS, "10de", "2684", "nvidia", power__runtime_status="suspending"), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
+    "a card of unknown size that falls asleep": (HOST | pci(VBIOS, "10de", "2684", "nvidia", power__runtime_status="suspending"), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
         {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
@@ -206,10 +205,8 @@ OF_INTEL = {
         ("0000:00:02.0", "ee00", "xe", {}, BARE, "integrated"),  # newer than any list
         ("0000:00:02.0", "ee00", "xe", {}, GUEST, "absent"),
         ("0000:03:00.0", "ee00", "xe", {}, BARE, "absent"),
-        ("0000:03:00.0", "ee00", "i915", LMEM, BARE, "discrete"),
-        ("0000:00:02.0", "ee00", "i915", LMEM, BARE, "discrete"),
-        ("0000:03:00.0", "ee00", "xe", {TILE: str(GIB)}, BARE, "discrete"),
-        ("0000:03:00.0", "e20b", "xe", SUSPENDED, BARE, "discrete"))}  # fmt: skip
+        ("0000:03:00.0", "ee00", "i915", LMEM, BARE, "discrete"), ("0000:00:02.0", "ee00", "i915", LMEM, BARE, "discrete"),
+        ("0000:03:00.0", "ee00", "xe", {TILE: str(GIB)}, BARE, "discrete"), ("0000:03:00.0", "e20b", "xe", SUSPENDED, BARE, "discrete"))}  # fmt: skip
 
 # ---------------------------------------------------------------- GPUs on no PCI bus, and of no known maker
 SOC = "/sys/devices/platform/soc"
@@ -263,6 +260,8 @@ OFF_PCI = {
     **{f"{name}, its driver": (HOST | OF_THE_TREE[name], {"gpus.*.driver.name": [driver]}) for name, driver in (
         ("nvgpu beside its display", "nvgpu"), ("host1x and nouveau", "nouveau"), ("v3d beside vc4", "v3d"), ("msm_dpu", "msm_dpu"))},
     "its source": (HOST | OF_THE_TREE["msm_dpu"], {f"{KIND}.source": f"{DRM}/card0/device/uevent"}),
+    **{f"a node of {number} without a uevent": (HOST | {f"{DRM}/renderD128/device/vendor": f"0x{number}"}, {"gpus.*.vendor": [name], KIND: kind})
+       for number, name, kind in (("1002", "amd", "absent"), ("8086", "intel", "absent"), ("10de", "nvidia", "discrete"))},
     "no driver, no use": (HOST | OF_THE_TREE["no driver"], {"gpus.0.usable": False, "gpus.0.why_not": ["NO_DRIVER"]}),
     "a card in no list": (HOST | card(0, "display", "new_drm"), {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
     "an empty bus off x86": (HOST | {"/proc/cpuinfo": "processor : 0\nCPU architecture: 8"}, {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
@@ -276,8 +275,7 @@ OFF_PCI = {
         {"gpus.*.bdf": ["0000:03:00.0"] * gpus, "display_adapters.*.bdf": ["0000:03:00.0"] * (1 - gpus)})
        for ids, nodes, gpus in (
            (("1ed5", "0201", "mtgpu"), ("card0", "renderD128"), 1),  # a maker in no list
-           (("1ed5", "0201", "mtgpu"), ("card0",), 0),
-           (("15ad", "0405", "vmwgfx"), ("card0", "renderD128"), 0),  # an emulated adapter draws on the host
+           (("1ed5", "0201", "mtgpu"), ("card0",), 0), (("15ad", "0405", "vmwgfx"), ("card0", "renderD128"), 0),  # an emulated adapter draws on the host
            (("1a03", "2000", "ast"), ("card0",), 0))},
     **{f"Vulkan lists {vendor} beside {name}": (HOST | OF_THE_TREE[name], {"gpu_count": gpus}, [VULKAN | {"vendor_id": vendor}])
        for name, vendor, gpus in (("msm_dpu", "5143", 1), ("a driver in no list", "5143", 1), ("panthor", "13b5", 1), ("panthor", "10de", 2))}}  # fmt: skip

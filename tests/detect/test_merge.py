@@ -165,7 +165,9 @@ ROWS = {
     "sizes far apart": (sized(nvml=80, cuda=40, opencl=20), {SIZE: 80 << 30, f"{SIZE}.status": "conflict", f"{SIZE}.alternatives.*.source": ["cuda", "opencl"]}),
     "a limit of allocation": (sized(nvml=80, opencl=20), {f"{SIZE}.status": "ok"}),
     **{f"a size of {size}": ([WHOLE | {"memory": {"dedicated_bytes": size}}, WHOLE | {"source": "cuda", "memory_bytes": size}], {SIZE: told})
-       for size, told in ((-1, "not_probed"), (1 << 60, "not_probed"), ((1 << 60) - 1, (1 << 60) - 1))},
+       for size, told in ((-1, "not_probed"), (0, "unsupported"), (1 << 60, "not_probed"), ((1 << 60) - 1, (1 << 60) - 1))},
+    **{f"Mesa's number with {kind}": ([{"source": "vulkan", "vendor_id": "10005", "name": "X", "adapter_type": kind}], {"gpu_count": count})
+       for kind, count in ((None, 0), ("integrated", 1), ("cpu", 0))},
     "Metal by two sources": ([{"source": source, "name": "Apple M4"} for source in ("metal", "wgpu:metal")], {"gpu_count": 1}),
     # Unified memory needs two proofs.
     "a card that tells no size": ([WHOLE | NO_SIZE | {"device_id": "2335"}], {SIZE: "unsupported", "gpus.0.kind": "discrete"}),
