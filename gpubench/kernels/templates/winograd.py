@@ -18,6 +18,7 @@ from __future__ import annotations
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
+    GpuText,
     ceil_div,
     elements,
     fold,
@@ -44,6 +45,48 @@ def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
     return ceil_div(n * tiles(side), TILES), ceil_div(filters, FILTERS), 1
 
 
+# ---------------------------------------------------------------- the numbers of the filters
+
+
+def _transform(a: str, b: str, c: str) -> tuple[str, str, str, str]:
+    """Return the expressions of the four numbers that the transform makes of three."""
+    return a, f"({a} + {b} + {c}) * real(0.5)", f"({a} - {b} + {c}) * real(0.5)", c
+
+
+def _filter_kernel() -> GpuText:
+    """Return the kernel that transforms the filters. It writes the numbers by block of filters, channel, product and
+    filter. Those that fill up the last block and the last channels are 0."""
+    rows = [
+        f"  let half{i}{k} = {value};"
+        for k in range(3)
+        for i, value in enumerate(_transform(*(f"tap{3 * i + k}" for i in range(3))))
+    ]
+    stores = [
+        f"  numbers[to + {(4 * i + k) * FILTERS}u] = {value};"
+        for i in range(4)
+        for k, value in enumerate(_transform(*(f"half{i}{k}" for k in range(3))))
+    ]
+    lines = [
+        f"  let i = block * {FILTER_THREADS}u + thread;",
+        "  if (i >= count) { return; }",
+        f"  let of_filters = i / (padded * {FILTERS}u);",
+        f"  let channel = i / {FILTERS}u % padded;",
+        f"  let lane = i % {FILTERS}u;",
+        f"  let own = of_filters * {FILTERS}u + lane;",
+        *(f"  var tap{k} = real();" for k in range(9)),
+        "  if (channel < channels && own < filters) {",
+        "    let first = (own * channels + channel) * 9u;",
+        *(f"    tap{k} = wide(w[first + {k}u]);" for k in range(9)),
+        "  }",
+        *rows,
+        f"  let to = (of_filters * padded + channel) * {PRODUCTS * FILTERS}u + lane;",
+        *stores,
+    ]
+    buffers = {"w": "stored", "numbers": "real"}
+    sizes, body = "channels filters padded count", "\n".join(lines)
+    return GpuText("conv2d_filters", buffers, ("numbers",), sizes, body, threads=FILTER_THREADS)
+
+
 # ---------------------------------------------------------------- CUDA
 
 
@@ -53,56 +96,21 @@ def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, lim
     grid."""
     blocks = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
-    numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
-    of_filters = ("w", "numbers", channels, filters, padded, numbers)
-    of_tiles = ("x", "numbers", "out", n, channels, filters, side)
-    count = ceil_div(numbers, FILTER_THREADS)
-    passes = (
-        kernel_pass("conv2d_filters", dtype, text, count, FILTER_THREADS, of_filters),
-        kernel_pass("conv2d_tiles", dtype, text, blocks, THREADS, of_tiles),
-    )
-    return CudaProgram(passes, {"numbers": 4 * PRODUCTS * numbers})
+    numbers = padded * blocks[1] * FILTERS
+    transform = _filter_kernel().cuda_program(dtype, numbers, (channels, filters, padded, numbers))
+    arguments = ("x", "numbers", "out", n, channels, filters, side)
+    multiply = kernel_pass("conv2d_tiles", dtype, _CONSTANTS + _KERNEL, blocks, THREADS, arguments)
+    return CudaProgram((*transform.passes, multiply), {"numbers": 4 * PRODUCTS * numbers})
 
 
 _CONSTANTS = f"""
 const int TILES = {TILES}, FILTERS = {FILTERS}, CHUNK = {CHUNK}, PRODUCTS = {PRODUCTS}, THREADS = {THREADS};
 """
-_KERNELS = """
+_KERNEL = """
 const int OF_FILTERS = CHUNK * PRODUCTS * FILTERS, STAGE = OF_FILTERS + CHUNK * PRODUCTS * TILES;
 const int PART = 16, PITCH = TILES + 4;  // filters whose sums are exchanged at a time
 struct alignas(16) Quad { real lane[4]; };
 struct alignas(2 * sizeof(stored)) Two { stored lane[2]; };
-
-// By block of filters, channel, product and filter; what fills up the last block and the last channels is 0.
-extern "C" __global__ void gpubench_conv2d_filters(
-    const stored* __restrict__ w, real* __restrict__ numbers, long long channels, long long filters,
-    long long padded, long long count) {
-  const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  const long long block = i / (padded * FILTERS), channel = i / FILTERS % padded, lane = i % FILTERS;
-  const long long filter = block * FILTERS + lane;
-  real tap[3][3], half[4][3];
-  #pragma unroll
-  for (int k = 0; k < 9; ++k) {
-    const bool there = channel < channels && filter < filters;
-    tap[k / 3][k % 3] = there ? wide(w[(filter * channels + channel) * 9 + k]) : real(0);
-  }
-  #pragma unroll
-  for (int k = 0; k < 3; ++k) {
-    half[0][k] = tap[0][k];
-    half[1][k] = (tap[0][k] + tap[1][k] + tap[2][k]) * real(0.5);
-    half[2][k] = (tap[0][k] - tap[1][k] + tap[2][k]) * real(0.5);
-    half[3][k] = tap[2][k];
-  }
-  real* to = numbers + (block * padded + channel) * PRODUCTS * FILTERS + lane;
-  #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    to[(4 * k + 0) * FILTERS] = half[k][0];
-    to[(4 * k + 1) * FILTERS] = (half[k][0] + half[k][1] + half[k][2]) * real(0.5);
-    to[(4 * k + 2) * FILTERS] = (half[k][0] - half[k][1] + half[k][2]) * real(0.5);
-    to[(4 * k + 3) * FILTERS] = half[k][2];
-  }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gpubench_conv2d_tiles(const stored* __restrict__ x, const real* __restrict__ numbers, stored* __restrict__ out,
@@ -256,10 +264,8 @@ def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, lim
     scratch = {"numbers": 4 * PRODUCTS * count}
     sizes = {"x": size * n * channels * side**2, "w": size * 9 * filters * channels}
     require_bindings({**sizes, "out": size * n * filters * side**2, **scratch}, limits)
-    buffers, even = {"w_": storage.stored, "numbers_": "f32"}, side % 2 == 0
-    transform = shader(
-        buffers, FILTER_THREADS, _WGSL_FILTERS, params="channels filters padded count", writes=("numbers_",)
-    )
+    even = side % 2 == 0
+    transform = _filter_kernel().wgsl_program(dtype, count, (channels, filters, padded, count), limits)
     unit = f"vec2<{storage.stored}>" if even else storage.stored
     # WGSL's threads exchange values only through memory. So each thread reads both rows of a tile from which its row
     # of numbers is computed.
@@ -268,43 +274,9 @@ def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, lim
         _wgsl_tiles(even).replace("STORED", storage.stored), params="channels filters edge across count rounds",
         before=f"var<workgroup> room: array<vec4<f32>, {2 * _STAGE}>;",
     )  # fmt: skip
-    return WgslProgram(
-        (
-            WgslPass(transform, fold(ceil_div(count, FILTER_THREADS), limits), ("w", "numbers"),
-                     uniform=(channels, filters, padded, count)),
-            WgslPass(text, (*fold(across, limits)[:2], down), ("x", "numbers", "out"),
-                     uniform=(channels, filters, side, ceil_div(side, 2), n * tiles(side), padded // CHUNK)),
-        ),
-        scratch,
-    )  # fmt: skip
-
-
-_WGSL_FILTERS = f"""
-  let i = (group.y * groups.x + group.x) * {FILTER_THREADS}u + thread;
-  if (i >= p.count) {{ return; }}
-  let block = i / (p.padded * {FILTERS}u);
-  let channel = i / {FILTERS}u % p.padded;
-  let filter_ = block * {FILTERS}u + i % {FILTERS}u;
-  var tap = array<f32, 9>();
-  if (channel < p.channels && filter_ < p.filters) {{
-    for (var k = 0u; k < 9u; k++) {{ tap[k] = f32(w_[(filter_ * p.channels + channel) * 9u + k]); }}
-  }}
-  let at = (block * p.padded + channel) * {PRODUCTS * FILTERS}u + i % {FILTERS}u;
-  for (var row = 0u; row < 4u; row++) {{
-    var half = vec3<f32>();
-    for (var k = 0u; k < 3u; k++) {{
-      let even = (tap[k] + tap[6u + k]) * 0.5;
-      let odd = tap[3u + k] * 0.5;
-      half[k] = select(select(even - odd, even + odd, row == 1u), tap[select(6u, 0u, row == 0u) + k],
-                       row == 0u || row == 3u);
-    }}
-    let to = at + row * {4 * FILTERS}u;
-    numbers_[to] = half.x;
-    numbers_[to + {FILTERS}u] = (half.x + half.y + half.z) * 0.5;
-    numbers_[to + {2 * FILTERS}u] = (half.x - half.y + half.z) * 0.5;
-    numbers_[to + {3 * FILTERS}u] = half.z;
-  }}
-"""
+    uniform = (channels, filters, side, ceil_div(side, 2), n * tiles(side), padded // CHUNK)
+    multiply = WgslPass(text, (*fold(across, limits)[:2], down), ("x", "numbers", "out"), uniform=uniform)
+    return WgslProgram((*transform.passes, multiply), scratch)
 
 
 def _wgsl_tiles(even: bool) -> str:
