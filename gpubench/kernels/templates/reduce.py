@@ -33,6 +33,7 @@ from gpubench.kernels.templates import (
     LANES,
     Storage,
     ceil_div,
+    fold_lanes,
     group_threads,
     kernel_pass,
     lanes,
@@ -421,8 +422,7 @@ def _main(names: Sequence[str], start: str, storage: Storage, result: str, threa
         f"  var a = {_join_all(accumulators)};",
         *_tail(names, storage),
         f"  shared_[thread] = {storage.across('join', 'a')};",
-        "  workgroupBarrier();",
-        *_tree(threads),
+        *fold_lanes("shared_", "join({a}, {b})", threads, "thread"),
         f"  if (thread == 0u) {{ out_[p.first + group.x] = {result}(shared_[0]); }}",
     ]
     return "\n".join(lines)
@@ -438,16 +438,3 @@ def _tail(names: Sequence[str], storage: Storage) -> list[str]:
         value = f"join(a.{lane}, e{k // storage.lanes}.{lane})"
         lines.append(f"    if (rest > {k}u) {{ a.{lane} = {value}; }}")
     return [*lines, "  }"]
-
-
-def _tree(threads: int) -> list[str]:
-    lines, half = [], threads // 2
-    while half:
-        lines += [
-            f"  if (thread < {half}u) {{",
-            f"    shared_[thread] = join(shared_[thread], shared_[thread + {half}u]);",
-            "  }",
-            "  workgroupBarrier();",
-        ]
-        half //= 2
-    return lines
