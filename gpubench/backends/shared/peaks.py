@@ -12,6 +12,7 @@ from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits, WgslProgram, one_dispatch
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Dtype, Shape
+from gpubench.kernels.templates import fold, group_threads, shader
 
 PATTERN = (1 << 20) + 7  # random elements; odd, so that rows of a matrix are not alike
 _ROWS = 512
@@ -74,7 +75,6 @@ def _slices(array: Array, rows: int = _ROWS) -> list[Array]:
 # Several times as many threads as any GPU runs at the same time, so that the last wave, which is not full, is a
 # small part of them.
 THREADS = 1 << 20
-GROUP = 256
 CHAINS, LANES = 8, 4
 # Steps in the body of the loop, so that the loop itself takes no measurable time.
 UNROLLED = 8
@@ -87,11 +87,9 @@ def chain_program(dtype: Dtype, rounds: int, limits: Limits) -> WgslProgram:
     the dtype."""
     if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
         raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
-    group = min(GROUP, limits.max_workgroup_threads)
-    groups = -(-THREADS // group)
-    wide = min(groups, 1 << 12)
-    grid = (wide, -(-groups // wide), 1)
-    return one_dispatch(chain_source(_real(dtype), group, wide), grid, ("out",), uniform=(rounds, THREADS, 1))
+    group = group_threads(limits)
+    grid = fold(THREADS // group, limits)
+    return one_dispatch(chain_source(_real(dtype), group), grid, ("out",), uniform=(rounds, THREADS, 1))
 
 
 def chain_flops(rounds: int) -> int:
@@ -99,34 +97,27 @@ def chain_flops(rounds: int) -> int:
     return 2 * THREADS * CHAINS * LANES * UNROLLED * rounds
 
 
-def chain_source(real: str, group: int, wide: int) -> str:
-    """Return the shader text. `real` is f32 or f64, `group` the threads of a workgroup, and `wide` the workgroups
-    of a row of the grid. The factors come from the uniform buffer, so that no compiler knows that they are 1."""
+def chain_source(real: str, group: int) -> str:
+    """Return the shader text. `real` is f32 or f64, and `group` the threads of a workgroup. The factors come from the
+    uniform buffer, so that no compiler knows that they are 1."""
     vector = f"vec{LANES}<{real}>"
     starts = ", ".join(f"{real}((k + {lane}u) % {GRAIN}u) / {real}({GRAIN})" for lane in range(LANES))
     names = [f"x{chain}" for chain in range(CHAINS)]
     steps = [f"    {name} = fma({name}, a, b);" for _ in range(UNROLLED) for name in names]
-    return "\n".join(
-        [
-            "struct Params { rounds: u32, n: u32, one: u32, }",
-            "@group(0) @binding(0) var<storage, read_write> out_: array<f32>;",
-            "@group(0) @binding(1) var<uniform> p: Params;",
-            f"fn start(k: u32) -> {vector} {{ return {vector}({starts}); }}",
-            f"@compute @workgroup_size({group})",
-            "fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l: u32) {",
-            f"  let i = (w.y * {wide}u + w.x) * {group}u + l;",
-            "  if (i >= p.n) { return; }",
-            f"  let b = {vector}({real}(p.one));",
-            "  let a = -b;",
-            *(f"  var {name} = start(i + {chain * LANES}u);" for chain, name in enumerate(names)),
-            "  for (var round = 0u; round < p.rounds; round++) {",
-            *steps,
-            "  }",
-            f"  let sum = {' + '.join(names)};",
-            f"  out_[i] = f32({' + '.join(f'sum.{lane}' for lane in 'xyzw'[:LANES])});",
-            "}",
-        ]
-    ) + "\n"  # fmt: skip
+    lines = [
+        f"  let i = (group.y * groups.x + group.x) * {group}u + thread;",
+        "  if (i >= p.n) { return; }",
+        f"  let b = {vector}({real}(p.one));",
+        "  let a = -b;",
+        *(f"  var {name} = start(i + {chain * LANES}u);" for chain, name in enumerate(names)),
+        "  for (var round = 0u; round < p.rounds; round++) {",
+        *steps,
+        "  }",
+        f"  let sum = {' + '.join(names)};",
+        f"  out_[i] = f32({' + '.join(f'sum.{lane}' for lane in 'xyzw'[:LANES])});",
+    ]
+    start = f"fn start(k: u32) -> {vector} {{ return {vector}({starts}); }}"
+    return shader({"out_": "f32"}, group, "\n".join(lines), params="rounds n one", before=start)
 
 
 def chain_sums() -> Array:

@@ -16,6 +16,7 @@ from gpubench.backends.shared.host import host_dtype, named_buffers, tuned_kerne
 from gpubench.base.errors import BuildError, Unsupported
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Op, Shape, Stored, each
+from gpubench.kernels.templates import shader
 from gpubench.result.case import Case
 
 # Most launches that are cached. Their bind groups keep buffers alive. A few launches are enough, because the pool
@@ -29,7 +30,7 @@ _BIND_GROUPS = 64
 FIRST_STEPS, STEPS, SLICE = 16, 64, 2
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
-Pipelines = dict[tuple[str, str], Any]  # by the source text and the name of its entry point
+Pipelines = dict[str, Any]  # by the source text
 
 
 class WgpuLaunch(Launch):
@@ -166,11 +167,9 @@ class Programs:
         """Build the missing pipelines of these cases, with one thread for each usable CPU. Raises Unsupported if a
         kernel exceeds a limit of the device, and BuildError if a kernel does not compile."""
         passes = [step for op, case in cases for step in self._program(op, case)[0].passes]
-        missing = {(step.source, step.entry) for step in passes} - self._pipelines.keys()
+        missing = {step.source for step in passes} - self._pipelines.keys()
         with ThreadPoolExecutor(usable_cpus()) as threads:
-            self._pipelines.update(
-                zip(missing, threads.map(lambda key: self._build(*key), missing), strict=True)
-            )
+            self._pipelines.update(zip(missing, threads.map(self._build, missing), strict=True))
 
     def trial(
         self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
@@ -200,10 +199,10 @@ class Programs:
         every, built = {**buffers, **scratch}, self._pipelines if pipelines is None else pipelines
         bound = []
         for step in program.passes:
-            key = (step.source, step.entry)
-            if key not in built:
-                built[key] = self._build(*key)
-            bound.append((built[key], self._group(step, built[key], every, sizes or {}), step.grid))
+            if step.source not in built:
+                built[step.source] = self._build(step.source)
+            pipeline = built[step.source]
+            bound.append((pipeline, self._group(step, pipeline, every, sizes or {}), step.grid))
         return bound
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
@@ -228,7 +227,7 @@ class Programs:
             # It was chosen at another size of the same half octave. At this size it exceeds a limit of the device.
             return candidates[0].build(), candidates[0].name
 
-    def _build(self, source: str, entry: str) -> Any:
+    def _build(self, source: str) -> Any:
         import wgpu
 
         try:
@@ -236,7 +235,7 @@ class Programs:
             self.device.create_shader_module(code=source)
             module = trusted_module(self.device, source)
             return self.device.create_compute_pipeline(
-                layout="auto", compute={"module": module, "entry_point": entry}
+                layout="auto", compute={"module": module, "entry_point": "main"}
             )
         except (wgpu.GPUValidationError, wgpu.GPUPipelineError, wgpu.GPUInternalError) as error:
             raise BuildError(str(error)) from error
@@ -303,30 +302,22 @@ def trusted_module(device: Any, source: str) -> Any:
 
 _THREADS, _MOST_GROUPS = 128, 2048  # every adapter runs groups of 128 threads
 
-_HEAD = "struct Params { fours: u32, step: u32, even: u32, odd: u32, rest: u32 }\n"
-_MAIN = f"""@compute @workgroup_size({_THREADS})
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
-"""
-_FILL = f"""{_HEAD}
-@group(0) @binding(0) var<storage, read_write> out_: array<vec4<u32>>;
-@group(0) @binding(1) var<uniform> p: Params;
-{_MAIN}
-  for (var i = id.x; i < p.fours; i += p.step) {{ out_[i] = vec4(p.even, p.odd, p.even, p.odd); }}
-}}"""
-_DIFFER = f"""{_HEAD}
-@group(0) @binding(0) var<storage, read> a: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> b: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read_write> out_: array<atomic<u32>>;
-@group(0) @binding(3) var<uniform> p: Params;
-{_MAIN}
+_WORDS, _SIZES = "vec4<u32>", "fours step even odd rest"
+_FILL = shader(
+    {"out_": _WORDS}, _THREADS,
+    "  for (var i = id.x; i < p.fours; i += p.step) { out_[i] = vec4(p.even, p.odd, p.even, p.odd); }", params=_SIZES,
+)  # fmt: skip
+_DIFFER = shader(
+    {"a": _WORDS, "b": _WORDS, "out_": "atomic<u32>"}, _THREADS, """
   var differing = vec4(0u);
-  for (var i = id.x; i < p.fours; i += p.step) {{ differing |= a[i] ^ b[i]; }}
-  if (id.x == 0u && p.rest > 0u) {{
+  for (var i = id.x; i < p.fours; i += p.step) { differing |= a[i] ^ b[i]; }
+  if (id.x == 0u && p.rest > 0u) {
     let last = a[p.fours] ^ b[p.fours];
     differing |= select(vec4(0u), last, vec4(0u, 1u, 2u, 3u) < vec4(p.rest));
-  }}
-  if (any(differing != vec4(0u))) {{ atomicStore(&out_[0], 1u); }}
-}}"""
+  }
+  if (any(differing != vec4(0u))) { atomicStore(&out_[0], 1u); }
+""", params=_SIZES,
+)  # fmt: skip
 
 
 def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgram:

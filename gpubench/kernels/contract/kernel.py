@@ -37,11 +37,10 @@ class WgslPass(msgspec.Struct, frozen=True):
     the end of the data may be read but are never written.
     """
 
-    source: str  # text of the shader module
+    source: str  # text of the shader module, whose entry point is `main`
     grid: tuple[int, int, int]  # groups of threads in x, y and z
     # names of inputs, outputs and scratch buffers, in the order of their bindings 0, 1, ... of group 0
     bindings: tuple[str, ...]
-    entry: str = "main"  # name of the entry point
     # u32 values of one more binding, the last, `var<uniform> p: Params`, padded to 16 bytes. Without values there is
     # no such binding
     uniform: tuple[int, ...] = ()
