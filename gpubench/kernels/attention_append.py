@@ -198,17 +198,6 @@ const int THREADS = {_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
 
 # LOWEST is the running maximum before the first key, which then multiplies the sums so far by 0.
 _KERNEL = """
-// Keys and values of a head, in units: those of the new token lie in qkv.
-struct Rows {
-  const Unit *qkv, *cache;
-  long long head, across, last;
-
-  __device__ __forceinline__ Unit at(long long j, int which, int unit) const {
-    if (j == last) return qkv[(1 + which) * across + head + unit];
-    return cache[(2 * j + which) * across + head + unit];
-  }
-};
-
 __device__ __forceinline__ real score_of(const real* parts, int key) {
   real score = 0;
   #pragma unroll
@@ -221,24 +210,29 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
                               Unit* __restrict__ out, long long across, long long room) {
   __shared__ real parts[THREADS], tops[TEAMS], totals[TEAMS], sums[THREADS][WIDTH];
   const int t = threadIdx.x, share = t % SHARES, team = t / UNITS, lane = t % UNITS;
-  const long long count = position[0] < room ? position[0] + 1 : room;
-  const Rows rows = {qkv, cache, (long long)blockIdx.x * UNITS, across, count - 1};
+  const long long count = position[0] < room ? position[0] + 1 : room, last = count - 1;
+  const long long head = (long long)blockIdx.x * UNITS;
+  // A unit of the key (0) or value (1) of token j; those of the last one lie in qkv.
+  const auto row_at = [&](long long j, int which, int unit) {
+    if (j == last) return qkv[(1 + which) * across + head + unit];
+    return Unit(cache[(2 * j + which) * across + head + unit]);
+  };
   for (int i = t; i < 2 * UNITS; i += THREADS) {
-    const long long which = i / UNITS, unit = rows.head + i % UNITS;
-    cache[(2 * rows.last + which) * across + unit] = qkv[(1 + which) * across + unit];
+    const long long which = i / UNITS, unit = head + i % UNITS;
+    cache[(2 * last + which) * across + unit] = qkv[(1 + which) * across + unit];
   }
   Unit query[UNITS / SHARES];
   #pragma unroll
-  for (int i = 0; i < UNITS / SHARES; ++i) query[i] = qkv[rows.head + share + i * SHARES];
+  for (int i = 0; i < UNITS / SHARES; ++i) query[i] = qkv[head + share + i * SHARES];
   real top = LOWEST, total = 0, own[WIDTH] = {};
   for (long long base = 0; base < count; base += HELD) {
     const long long j = base + t / SHARES;
-    Unit value = rows.at(base + team < count ? base + team : count - 1, 1, lane);
+    Unit value = row_at(base + team < count ? base + team : count - 1, 1, lane);
     if (j < count) {
       real part = 0;
       #pragma unroll
       for (int i = 0; i < UNITS / SHARES; ++i) {
-        const Unit key = rows.at(j, 0, share + i * SHARES);
+        const Unit key = row_at(j, 0, share + i * SHARES);
         #pragma unroll
         for (int k = 0; k < WIDTH; ++k) part += wide(query[i].lane[k]) * wide(key.lane[k]);
       }
@@ -257,7 +251,7 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
       #pragma unroll
       for (int k = 0; k < WIDTH; ++k) own[k] *= less;
       for (int i = team; i < behind; i += TEAMS) {
-        const Unit next = rows.at(base + i + TEAMS < count ? base + i + TEAMS : count - 1, 1, lane);
+        const Unit next = row_at(base + i + TEAMS < count ? base + i + TEAMS : count - 1, 1, lane);
         const real power = exp(score_of(parts, i) - top);
         total += power;
         #pragma unroll
@@ -284,7 +278,7 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
     sum += sums[i * UNITS + t / WIDTH][t % WIDTH];
     all += totals[i];
   }
-  reinterpret_cast<stored*>(out + rows.head)[t] = narrow(sum / all);
+  reinterpret_cast<stored*>(out + head)[t] = narrow(sum / all);
 }
 """
 
