@@ -52,6 +52,7 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernels, numba_candidates, numba_prelude
 from gpubench.kernels.templates.elementwise import vector_shape
 from gpubench.kernels.templates.rows import CUT_INTO_ROWS, EPSILON, OF_WIDTH, across, layernorm, rowwise
+from gpubench.kernels.templates.rows.cuda import folds
 
 
 def _softmax_formula(m: Any, x: Any) -> Any:
@@ -218,7 +219,8 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     return one_launch("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
 
 
-_KERNEL = f"""
+_KERNEL = f"""const int ROW_THREADS = {_LANES};
+{folds()}
 extern "C" __global__ void __launch_bounds__({_LANES * _ROWS})
 gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ labels, stored* __restrict__ loss,
                        stored* __restrict__ dz, long long rows, long long columns) {{
@@ -229,15 +231,10 @@ gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ lab
   const stored* given = z + row * columns;
   real top = minus_infinity();
   for (long long i = lane; i < columns; i += {_LANES}) top = wide(given[i]) > top ? wide(given[i]) : top;
-  #pragma unroll
-  for (int far = {_LANES} / 2; far > 0; far /= 2) {{
-    const real other = __shfl_xor_sync(0xffffffffu, top, far);
-    top = other > top ? other : top;
-  }}
+  top = across<Larger>(top, nullptr);
   real total = 0;
   for (long long i = lane; i < columns; i += {_LANES}) total += exp(wide(given[i]) - top);
-  #pragma unroll
-  for (int far = {_LANES} / 2; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
+  total = across<Sum>(total, nullptr);
   if (!live) return;
   const int label = labels[row];
   if (lane == 0) loss[row] = narrow(log(total) - (wide(given[label]) - top));

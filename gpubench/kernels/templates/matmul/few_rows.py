@@ -42,6 +42,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.matmul import Epilogue
 from gpubench.kernels.templates.rows import EPSILON
+from gpubench.kernels.templates.rows.cuda import folds
 
 # Most units of weights that a thread loads before the norm. They arrive while the norm is computed.
 _MOST_AHEAD = 4
@@ -89,7 +90,7 @@ class RowNorm(msgspec.Struct, frozen=True):
         return f"""
 const int K = {self.k}, HELD_ROWS = {self.held_rows}, ROW_THREADS = {self.lanes}, HELD = {self.elements};
 const int AHEAD = {ahead};
-{_CUDA_FOLD}"""
+{folds()}"""
 
     # ------------------------------------------------------------ WGSL
 
@@ -195,19 +196,6 @@ def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[st
     ]
 
 
-_CUDA_FOLD = """__device__ __forceinline__ real over_row(real value, real* spare) {
-  #pragma unroll
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
-  if (ROW_THREADS > 32) {
-    if (threadIdx.x % 32 == 0) spare[threadIdx.x / 32] = value;
-    __syncthreads();
-    const int begin = threadIdx.x / ROW_THREADS * (ROW_THREADS / 32);
-    value = spare[begin];
-    #pragma unroll
-    for (int i = 1; i < ROW_THREADS / 32; ++i) value += spare[begin + i];
-  }
-  return value;
-}"""
 # The norm, and the loop over the weights that is used after it. The kernel for few rows defines `own`, `first`, `unit`
 # and `total`.
 CUDA_SUMS = """
@@ -230,11 +218,11 @@ CUDA_SUMS = """
       shift[h] = wide(c_[at]);
       if (i < K) sum += held[h];
     }
-    const real mean = over_row(sum, spare[0]) / real(K);
+    const real mean = across<Sum>(sum, spare[0]) / real(K);
     #pragma unroll
     for (int h = 0; h < HELD; ++h)
       if (lane + h * ROW_THREADS < K) squares += (held[h] - mean) * (held[h] - mean);
-    const real by = real(1) / sqrt(over_row(squares, spare[1]) / real(K) + real(EPSILON));
+    const real by = real(1) / sqrt(across<Sum>(squares, spare[1]) / real(K) + real(EPSILON));
     #pragma unroll
     for (int h = 0; h < HELD; ++h) {
       const int i = lane + h * ROW_THREADS;

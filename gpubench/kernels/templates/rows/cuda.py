@@ -55,16 +55,13 @@ class CudaRows(msgspec.Struct, frozen=True):
     def head(self) -> str:
         """Return CUDA text with the types, the layout as constants, and the function `across`, which reduces the
         numbers that the threads of a row have to one."""
-        cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
 const bool WHOLE = {int(self.whole)};
 {UNIT}
-struct Larger {{ static __device__ __forceinline__ real of(real a, real b) {{ return a > b ? a : b; }} }};
-struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ return a + b; }} }};
-{cluster}
+{folds(clustered=self.cluster > 1)}
 {_FORGET}
-{_ACROSS}"""
+"""
 
     def kernel(self, name: str, formula: RowFormula, body: str) -> str:
         """Return the text of a kernel with the statements `body`. They use `row`, `live`, `lane`, `first` and, by
@@ -90,6 +87,12 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
   const int units = int(columns / WIDTH);
 {body}}}
 """
+
+
+def folds(*, clustered: bool = False) -> str:
+    """Return CUDA text with the function `across`, which reduces the numbers that the threads of a row have to one, by
+    `Larger` or by `Sum`. ROW_THREADS is defined before."""
+    return f"{_JOINS}{_CLUSTER if clustered else _NO_CLUSTER}{_ACROSS}"
 
 
 def program(
@@ -310,6 +313,10 @@ __device__ __forceinline__ void forget(Unit& unit, long long nothing) {
   for (int w = 0; w < WIDTH / 2; ++w) words[w] ^= (unsigned)nothing;
 }"""
 
+_JOINS = """
+struct Larger { static __device__ __forceinline__ real of(real a, real b) { return a > b ? a : b; } };
+struct Sum { static __device__ __forceinline__ real of(real a, real b) { return a + b; } };
+"""
 # Every thread of a row gets the value folded over the row, by shuffles in a warp, one word of shared memory for each
 # warp, and one word for each block of the cluster. Each fold of a kernel has other words, so none is overwritten.
 _ACROSS = """
