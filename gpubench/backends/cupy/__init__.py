@@ -30,8 +30,7 @@ from gpubench.backends.contract import (
     protocols,
 )
 from gpubench.backends.cupy.launches import (
-    COUNT,
-    SPIN,
+    CLOCK_KERNELS,
     CudaGraphs,
     CudaLaunch,
     CudaPrograms,
@@ -103,7 +102,7 @@ class CupySession(
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
             flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
             # The kernels read a register that only NVIDIA's GPUs have, so other GPUs have no clock.
-            module = None if self._on_hip else cupy.RawModule(code=SPIN + COUNT)
+            module = None if self._on_hip else cupy.RawModule(code=CLOCK_KERNELS)
             self._nothing = module and module.get_function("nothing")
             self._clock = EventClock(cupy, module and module.get_function("spin"), flush_bytes)
             self._cycles = module and CycleCounter(cupy, module.get_function("count"))

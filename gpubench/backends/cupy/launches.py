@@ -379,13 +379,27 @@ def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
 
 # ---------------------------------------------------------------- clocks
 
-SPIN = r"""
+# The kernels of the clocks. The global timer advances in steps, of 32 ns to 1 us depending on the device. `count`
+# begins and ends with a step, so that the length of its span is exact.
+CLOCK_KERNELS = r"""
+__device__ unsigned long long global_timer() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
 extern "C" __global__ void spin(long long nanoseconds) {
-    unsigned long long start, now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - start < nanoseconds);
+    const unsigned long long start = global_timer();
+    while (global_timer() - start < nanoseconds) {}
 }
 extern "C" __global__ void nothing() {}
+extern "C" __global__ void count(unsigned long long nanoseconds, unsigned long long* elapsed) {
+    unsigned long long before = global_timer(), begin, end;
+    do { begin = global_timer(); } while (begin == before);
+    long long first = clock64();
+    do { end = global_timer(); } while (end - begin < nanoseconds);
+    elapsed[0] = end - begin;
+    elapsed[1] = clock64() - first;
+}
 """
 # Longest wait before queued launches, far shorter than a watchdog allows.
 LONGEST_DELAY_S = 0.1
@@ -398,14 +412,13 @@ STEP_S = 25e-6
 
 
 class EventClock:
-    """Measures the device seconds of launches on the current stream. `spin` is the kernel of `SPIN`. Writing
-    `flush_bytes` bytes empties the caches."""
+    """Measures the device seconds of launches on the current stream. `spin` is a kernel of
+    CLOCK_KERNELS. Writing `flush_bytes` bytes empties the caches."""
 
     def __init__(
         self, cupy: Any, spin: Any, flush_bytes: int, *, now: Callable[[], float] = time.perf_counter
     ) -> None:
         self._cupy, self._spin, self._now = cupy, spin, now
-        self._events = (cupy.cuda.Event(), cupy.cuda.Event())
         self._flush: Any = None
         self._flush_bytes = flush_bytes
         self._launch_s = LAUNCH_S
@@ -430,66 +443,56 @@ class EventClock:
         no host time is measured."""
         seconds: list[float] = []
         for start in range(0, len(calls), PORTION):
-            seconds += self._between(calls[start : start + PORTION])
+            portion = calls[start : start + PORTION]
+            seconds += self._queue(portion, STEP_S * len(portion) + SPARE_S)[0]
         return StageReading(seconds, sum(seconds), clock="event")
-
-    def _between(self, calls: Sequence[CudaLaunch]) -> list[float]:
-        events = [self._cupy.cuda.Event() for _ in range(len(calls) + 1)]
-        delay_s = STEP_S * len(calls) + SPARE_S
-
-        def enqueue() -> None:
-            for call, event in zip(calls, events[1:], strict=True):
-                call()
-                event.record()
-
-        while True:
-            host_s = self._delay(delay_s, events[0], enqueue)
-            hidden = not events[0].done
-            events[-1].synchronize()
-            if hidden or delay_s >= LONGEST_DELAY_S:
-                between = itertools.pairwise(events)
-                return [float(self._cupy.cuda.get_elapsed_time(*pair)) * 1e-3 for pair in between]
-            delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
-
-    def _delay(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
-        """Enqueue a delay and the event `begin`, then call `enqueue`. Return the host's seconds in `enqueue`."""
-        import numpy as np
-
-        self._cupy.cuda.get_current_stream().synchronize()
-        self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
-        if cold:
-            self.write_over_the_caches()
-        begin.record()
-        start = self._now()
-        enqueue()
-        return self._now() - start
-
-    def close(self) -> None:
-        """Free the memory that empties the caches."""
-        self._flush = None
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
         """Return the seconds of `count` launches, and whether all of them were queued before the first began."""
-        begin, end = self._events
-        delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
 
         def enqueue() -> None:
             for _ in range(count):
                 launch()
 
+        (seconds,), host_s, hidden = self._queue([enqueue], self._launch_s * count + SPARE_S, cold=cold)
+        if hidden and count > 16:
+            self._launch_s = max(LAUNCH_S, 1.5 * host_s / count)
+        return seconds, hidden
+
+    def _queue(
+        self, parts: Sequence[Callable[[], None]], delay_s: float, *, cold: bool = False
+    ) -> tuple[list[float], float, bool]:
+        """Enqueue the parts behind a delay, which becomes longer until it hides the host's time. Return the device's
+        seconds of each part, the host's seconds of all, and whether all were queued before the first began."""
+        import numpy as np
+
+        cuda, before_s = self._cupy.cuda, 0.0
+        events = [cuda.Event() for _ in range(len(parts) + 1)]
         while True:
-            host_s = self._delay(delay_s, begin, enqueue, cold=cold)
-            end.record()
+            cuda.get_current_stream().synchronize()
+            self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
+            if cold:
+                self.write_over_the_caches()
+            events[0].record()
+            start = self._now()
+            for part, event in zip(parts, events[1:], strict=True):
+                part()
+                event.record()
+            host_s = self._now() - start
             # True only if the end was queued, too: otherwise host time would be included.
-            hidden = not begin.done
-            end.synchronize()
+            hidden = not events[0].done
+            events[-1].synchronize()
             # A full stream makes the host wait, and no delay is long enough.
             full = before_s > 0 and host_s > 1.5 * before_s
             if hidden or full or delay_s >= LONGEST_DELAY_S:
-                if hidden and count > 16:
-                    self._launch_s = max(LAUNCH_S, 1.5 * host_s / count)
-                return float(self._cupy.cuda.get_elapsed_time(begin, end)) * 1e-3, hidden
+                between = itertools.pairwise(events)
+                seconds = [float(cuda.get_elapsed_time(*pair)) * 1e-3 for pair in between]
+                return seconds, host_s, hidden
             delay_s, before_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S), host_s
+
+    def close(self) -> None:
+        """Free the memory that empties the caches."""
+        self._flush = None
 
     def write_over_the_caches(self) -> None:
         """Enqueue the write that empties the caches."""
@@ -498,23 +501,6 @@ class EventClock:
         self._flush.data.memset_async(0, self._flush_bytes)
 
 
-# The global timer advances in steps, of 32 ns to 1 us depending on the device. The count begins and ends with a step,
-# so that its length is exact.
-COUNT = r"""
-__device__ unsigned long long global_timer() {
-    unsigned long long now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    return now;
-}
-extern "C" __global__ void count(unsigned long long nanoseconds, unsigned long long* elapsed) {
-    unsigned long long before = global_timer(), begin, end;
-    do { begin = global_timer(); } while (begin == before);
-    long long first = clock64();
-    do { end = global_timer(); } while (end - begin < nanoseconds);
-    elapsed[0] = end - begin;
-    elapsed[1] = clock64() - first;
-}
-"""
 # Reading the timer takes less than 0.1 us at each end, 0.1 % of this span.
 SPAN_NS = 100_000
 # Clocks outside this range do not exist. They mean that the counters of a virtual GPU are not the device's.
@@ -522,8 +508,8 @@ PLAUSIBLE_HZ = (1e7, 1e11)
 
 
 class CycleCounter:
-    """Counts the cycles per second of one multiprocessor, on the current stream. `kernel` is the kernel of
-    `COUNT`."""
+    """Counts the cycles per second of one multiprocessor, on the current stream. `kernel` is `count` of
+    CLOCK_KERNELS."""
 
     def __init__(self, cupy: Any, kernel: Any) -> None:
         self._kernel = kernel
