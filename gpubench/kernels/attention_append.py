@@ -38,6 +38,7 @@ from gpubench.kernels.templates import (
     UNIT,
     GpuText,
     Storage,
+    fits_in,
     lanes,
     one_launch,
     require_bindings,
@@ -66,11 +67,6 @@ def _width(params: Params) -> int:
 
 def _room(params: Params) -> int:
     return params.get("room", params["n"])
-
-
-def _fits(params: Params) -> str | None:
-    n, room = params["n"], _room(params)
-    return fits(params) or (None if room >= n else f"{n} tokens do not fit {room} rows")
 
 
 def _cache(params: Params) -> Shape:
@@ -398,11 +394,6 @@ def _append_cache(params: Params) -> Shape:
     return (_cache_append_room(params), 2 * _width(params))
 
 
-def _cache_append_fits(params: Params) -> str | None:
-    n, room = params["n"], _cache_append_room(params)
-    return None if room >= n else f"{n} tokens do not fit {room} rows"
-
-
 def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Array:
     first = int(start[0])
     cache[first : first + qkv.shape[0], :] = qkv[:, qkv.shape[1] // 3 :]
@@ -471,7 +462,7 @@ OPS = (
         flops=lambda params: (4 * _width(params) + 5 * by_heads(params).heads) * params["n"],
         traffic=_traffic,
         blas=("numpy", "torch"),
-        fits=_fits,
+        fits=lambda params: fits(params) or fits_in(_room)(params),
         takes=("heads",),
         expr=_expr,
         library={"torch": _torch},
@@ -495,7 +486,7 @@ OPS = (
         flops=lambda params: 0,
         # The appended keys and values, read and written, and the start: rows already in the cache are not moved.
         traffic=lambda params, dtype: 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"],
-        fits=_cache_append_fits,
+        fits=fits_in(_cache_append_room),
         expr=_cache_append_expr,
         library={  # `start` stays on the device
             "torch": lambda torch, qkv, start, cache: cache.index_copy_(

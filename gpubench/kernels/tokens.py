@@ -49,6 +49,7 @@ from gpubench.kernels.contract.op import (
 from gpubench.kernels.templates import (
     UNIT,
     GpuText,
+    fits_in,
     lanes,
     require_bindings,
     require_storage,
@@ -227,11 +228,6 @@ def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return _KERNEL.wgsl_program("float32", n, (n, room - 1), limits)
 
 
-def _append_fits(params: Params) -> str | None:
-    room = _room(params)
-    return None if room >= params["n"] else f"{params['n']} ids do not fit a sequence of {room}"
-
-
 _WIDTH, _VOCABULARY = 256, 2048
 _EMBEDDING_BLOCK = 256 * 1024  # elements that one thread takes at a time
 
@@ -272,7 +268,7 @@ def embedding(*, started: bool = False, **declared: Any) -> Op:
         output=Operand("out", _embedding_rows),
         flops=lambda params: params["n"] * _width(params),
         split=None if started else Split({"ids": 0, "positions": 0}, counted_by("n")),
-        traffic=_embedding_traffic, fits=partial(_embedding_fits, started), expr=_embedding_expr,
+        traffic=_embedding_traffic, fits=fits_in(_context), expr=_embedding_expr,
         library={"torch": _embedding_torch},
         tolerance=Tolerance(
             4,
@@ -294,12 +290,6 @@ def _embedding_traffic(params: Params, dtype: Dtype) -> int:
     n, entries = params["n"], _vocabulary(params)
     distinct = entries * (1 - (1 - 1 / entries) ** n)
     return round(ITEMSIZE[dtype] * _width(params) * (2 * n + distinct)) + ITEMSIZE["int32"] * n
-
-
-def _embedding_fits(started: bool, params: Params) -> str | None:
-    if started and _context(params) < params["n"]:
-        return f"{params['n']} ids do not fit {_context(params)} positions"
-    return None
 
 
 def _embedding_expr(xp: Array, ids: Array, table: Array, positions: Array, *start: Array) -> Array:
@@ -453,7 +443,7 @@ OPS = (
         flops=lambda params: 0,
         # Each new id is read and written, and so is `start`. Ids already in the sequence are not moved.
         traffic=lambda params, dtype: (2 * params["n"] + 2) * ITEMSIZE["int32"],
-        fits=_append_fits,
+        fits=fits_in(_room),
         expr=_append_expr,
         library={"torch": _append_torch},
         tolerance=EXACT,

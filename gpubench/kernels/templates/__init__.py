@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Limits, WgslPass, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.contract.op import ITEMSIZE, Params
 from gpubench.kernels.templates.formula import Formula
 
 # The threads per group that WebGPU guarantees. On an H200, 64 to 256 threads were equally fast.
@@ -55,6 +55,13 @@ def multiprocessors(limits: Limits) -> int:
 def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
     """Return the largest power of two that exceeds neither `most` nor the device's threads of a group."""
     return 1 << (min(most, limits.max_workgroup_threads).bit_length() - 1)
+
+
+def fits_in(room: Callable[[Params], int]) -> Callable[[Params], str | None]:
+    """Return the `fits` function of an op that appends n tokens, of which `room(params)` have a place."""
+    return lambda params: (
+        None if room(params) >= params["n"] else f"{params['n']} tokens do not fit in {room(params)} places"
+    )
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:

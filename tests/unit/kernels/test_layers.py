@@ -89,14 +89,13 @@ def test_a_token_sees_its_own_sequence_alone(name):
     params = {"n": 15, "width": 6, "heads": 2}
     op = kernels.load(name)
     inputs = random_inputs(op, params, "float64", seed=1)
-    alone = op.at(params)
-    want = np.concatenate([alone.expr(np, *(x[at : at + 5] for x in inputs)) for at in (0, 5, 10)])
+    want = np.concatenate([op.at(params).expr(np, *(x[at : at + 5] for x in inputs)) for at in (0, 5, 10)])
     several = op.at({**params, "tokens": 5})
     for formula in (several.expr, several.reference):
         np.testing.assert_allclose(formula(np, *inputs), want, atol=1e-12)
     assert op.flops({**params, "tokens": 5}) == 3 * op.flops({**params, "n": 5})
-    for tokens in (4, 30):
-        assert "choose `tokens` so that it divides n" in op.fits({**params, "tokens": tokens})
+    told = [op.fits({**params, "tokens": tokens}) for tokens in (4, 30)]
+    assert all("choose `tokens` so that it divides n" in text for text in told)
 
 
 @pytest.mark.parametrize("params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}])  # fmt: skip
@@ -126,6 +125,8 @@ def test_what_an_op_declares_is_what_it_computes(op):
     assert [np.shape(x) for x in found] == [output.shape(params) for output in op.outputs]
     assert (op.group in kernels.ON_REQUEST, op.name in kernels.usual()) == (True, False)
     assert set(op.takes) <= set(op.options)
+    for room in {"room", "context"} & set(op.options):
+        assert [op.fits({"n": 5, room: size}) for size in (5, 4)] == [None, "5 tokens do not fit in 4 places"]
     once = {x.name: x for x in op.operands}  # what is added to is one buffer
     held = sum(math.prod(x.shape(params)) * x.stored_dtype("float32").endswith("32") * 4 for x in once.values())
     assert op.held_bytes(params, "float32") == held
