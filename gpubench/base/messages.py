@@ -447,7 +447,7 @@ DETECTION = {
     "MEMORY_BUSY": "More than half of its memory is in use by other programs.",
     "NO_DRIVER": "No driver that computes is bound to it; install the vendor's driver, or a kernel that has one.",
     "PASSED_THROUGH": "It is reserved for a virtual machine; bind the vendor's driver to use it here.",
-    "EXCLUDED": "Its driver was told to leave it out; change the option NVreg_ExcludedGpus and reload nvidia.",
+    "EXCLUDED": "Its driver leaves it out; change its option NVreg_ExcludedGpus or NVreg_GpuBlacklist, reload nvidia.",
     "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
     "NO_PERMISSION": "The driver refuses this process; restart the container, which may have lost its devices.",
     "GPU_LOST": "The driver does not reach it; reset it (nvidia-smi --gpu-reset) or restart the machine. dmesg says "

@@ -290,7 +290,7 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     ordinal = int(minor) if re.fullmatch("[0-9]{1,9}", minor) else None
     return DeviceRecord(
         source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=NVIDIA, facts=facts,
-        # before driver 460 it was called so
+        # older drivers have the second name
         why_not=("EXCLUDED",) if "Yes" in map(entries.get, ("GPU Excluded", "Blacklisted")) else (),
     )  # fmt: skip
 
