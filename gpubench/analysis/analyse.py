@@ -78,7 +78,7 @@ class Analysis:
     @cached_property
     def outcomes(self) -> dict[str, Measurement]:
         """The measurements by case id."""
-        return {outcome.id: outcome for outcome in self.run.outcomes if isinstance(outcome, Measurement)}
+        return {outcome.id: outcome for outcome in self.run.measurements}
 
     @cached_property
     def everything(self) -> tuple[CaseResult, ...]:

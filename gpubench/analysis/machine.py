@@ -16,7 +16,7 @@ from gpubench.base.units import count_noun, format_bytes
 from gpubench.result.case import SEVERAL
 from gpubench.result.identity import foreign_fields, measured_gpus
 from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
-from gpubench.result.run import Environment, Fingerprints, Measurement, Run
+from gpubench.result.run import Environment, Fingerprints, Run
 
 
 def usable_cpus(run: Run) -> int | None:
@@ -199,7 +199,7 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
             run = store.load(path)
         except GpubenchError:  # it was written only in part, or spoiled
             continue
-        if not any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes):
+        if not any(outcome.blocks for outcome in run.measurements):
             continue
         yield run
         count += 1

@@ -36,7 +36,7 @@ from gpubench.analysis.thresholds import GpuThreshold, dtype_name, find_threshol
 from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
 from gpubench.result.case import beside_size
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import Run
 
 # The size n, the shape of one array, the shapes of all inputs, or the params by name.
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
@@ -231,9 +231,7 @@ class _MeasuredRun:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        measured = (
-            outcome.case for outcome in run.outcomes if isinstance(outcome, Measurement) and outcome.blocks
-        )
+        measured = (outcome.case for outcome in run.measurements if outcome.blocks)
         self.keys = {Key(*case.series) for case in measured if case.variant is None and case.group not in CALLS}
 
     @cached_property

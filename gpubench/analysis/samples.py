@@ -52,7 +52,7 @@ def count_sessions(run: Run) -> int:
     if run.sessions:
         return len(observations(run))
     # the file lists no sessions
-    sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
+    sampled = any(outcome.blocks for outcome in run.measurements)
     return run.settings.sessions if sampled else 0
 
 

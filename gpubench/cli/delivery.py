@@ -24,7 +24,7 @@ from gpubench.cli.ci import CiChannels
 from gpubench.cli.exit import tell
 from gpubench.cli.options import CommonOptions, PlotOptions, ReportOptions, RunOptions, SavingOptions
 from gpubench.result import store
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import Run
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
@@ -229,7 +229,7 @@ class Saver:
 
 
 def _has_samples(run: Run) -> bool:
-    return any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
+    return any(outcome.blocks for outcome in run.measurements)
 
 
 def read_back(run: Run) -> Run:

@@ -133,10 +133,10 @@ def _cut_short(run: Run, sessions: int) -> bool:
 
 
 def _too_little(run: Run, cut_short: bool) -> GpubenchError:
-    from gpubench.result.run import Failure, Measurement, Skip
+    from gpubench.result.run import Failure, Skip
 
     # Failures are graver than skips. If the budget ended first, that is why the measured cases lack sessions.
-    cut = cut_short and any(isinstance(outcome, Measurement) for outcome in run.outcomes)
+    cut = cut_short and bool(run.measurements)
     lost: list[Failure | Skip] = [outcome for outcome in run.outcomes if isinstance(outcome, Failure)]
     if not (lost or cut):
         skips = [outcome for outcome in run.outcomes if isinstance(outcome, Skip)]

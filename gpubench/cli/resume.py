@@ -155,7 +155,7 @@ def _paused_s(stored: Run, now: str) -> float:
     # A killed run counts as ended when its last block began.
     if stored.finished_at is None and stored.sessions:
         last = stored.sessions[-1]
-        blocks = (b for o in stored.outcomes if isinstance(o, Measurement) for b in o.blocks)
+        blocks = (block for outcome in stored.measurements for block in outcome.blocks)
         last_s = max((block.t_s for block in blocks if block.session == last.index), default=0.0)
         started = units.parse_time(last.started_at)
         ended = None if started is None else started + timedelta(seconds=last_s)

@@ -50,7 +50,7 @@ class CompareSide(msgspec.Struct, frozen=True):
 def side(run: Run) -> CompareSide:
     """Return one side of a comparison: the cases and measurements of `run`. Only the least disturbed one of a
     session and its repeats is used."""
-    measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
+    measurements = {outcome.id: outcome for outcome in run.measurements}
     rows = [_by_turn(run, case) for case in case_results(run)]
     return CompareSide(run, {case.id: case for case in rows}, measurements)
 

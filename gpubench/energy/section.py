@@ -21,7 +21,7 @@ from gpubench.base.units import format_joules, list_words
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import data_text, device_text, regime_order
 from gpubench.result.case import RESIDENT, Case
-from gpubench.result.run import EnergyWindow, Measurement, Run
+from gpubench.result.run import EnergyWindow, Run
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +44,13 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
     """Return the energy of each case of the analysis that has a window, by the newest one."""
-    kinds = {device.id: device.kind for device in analysis.run.devices}
-    shown = {case.id for case in analysis.cases}
+    shown = {case.id: case for case in analysis.cases}
     results = []
-    for outcome in analysis.run.outcomes:
-        if isinstance(outcome, Measurement) and outcome.id in shown and (window := outcome.newest_energy):
+    for outcome in analysis.run.measurements:
+        if outcome.id in shown and (window := outcome.newest_energy):
             results.append(
                 EnergyResult(
-                    id=outcome.id, device_id=outcome.case.device_id, kind=kinds[outcome.case.device_id],
+                    id=outcome.id, device_id=outcome.case.device_id, kind=shown[outcome.id].device_kind,
                     joules=window.joules, power_w=window.power_w, idle_w=window.idle_w, sensor_w=window.sensor_w,
                     window_s=window.window_s, steps=window.steps, counter=window.source, reason=window.reason,
                 )
@@ -185,8 +184,8 @@ def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindo
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and (window := outcome.newest_energy)
+        for outcome in run.measurements
+        if (window := outcome.newest_energy)
         if (outcome.case.op, outcome.case.dtype, outcome.case.params) == (advice.op, advice.dtype, params)
         # RESIDENT is the regime of a CPU, whose data is in host memory in every situation.
         and outcome.case.regime_id in (RESIDENT, advice.regime)

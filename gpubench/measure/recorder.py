@@ -357,14 +357,13 @@ def verdict(
         return ExitCode.FAILED, WRONG_RESULT
     if failures or any(failure.session >= since for o in run.outcomes for failure in failures_of(o)):
         return ExitCode.FAILED, "failed"
-    measured = [o for o in run.outcomes if isinstance(o, Measurement)]
     if any(unavailable):
         return ExitCode.UNAVAILABLE, "unavailable"
-    if not measured and not (check_only and planned_cases(run)):
+    if not run.measurements and not (check_only and planned_cases(run)):
         return ExitCode.FAILED, "nothing-measured"
     late: list[Outcome] = [*planned_cases(run)]
     if not check_only:
-        late += [o for o in measured if _too_few(o, run.settings.min_samples)]
+        late += [o for o in run.measurements if _too_few(o, run.settings.min_samples)]
         # If a search left a case of another size open, that is no failure.
         late = [o for o in late if o.case.n in run.selection.sizes.get(o.case.op, ())]
     return (ExitCode.BUDGET, "budget") if late else (ExitCode.OK, "ok")

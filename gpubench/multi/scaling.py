@@ -132,14 +132,13 @@ def scaling(analysis: Analysis) -> GroupGains:
         ),
         lambda result: result.case.workload,
     )
-    outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     device_groups = [
         result for result in analysis.cases if result.case.backend == DEVICE_GROUP and result.time is not None
     ]
     gains = [
         gain
         for result in device_groups
-        if (gain := _strong(run, outcomes[result.id], result, single)) is not None
+        if (gain := _strong(run, analysis.outcomes[result.id], result, single)) is not None
     ]
     gains.sort(key=lambda gain: (*_curve(gain), gain.n))
     curves = tuple(_pays_from(list(same)) for _, same in groupby(gains, key=_curve))

@@ -30,7 +30,7 @@ from gpubench.result.case import (
     Case,
     beside_size,
 )
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import Run
 
 IMPLEMENTATIONS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"
@@ -113,7 +113,7 @@ def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
 def _driver_texts(run: Run, device_id: str) -> list[str]:
     """Return the names of the libraries that ran on a device: its backend, or the libraries of users'
     programs."""
-    timed = (x for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id == device_id)
+    timed = (x for x in run.measurements if x.case.device_id == device_id)
     names = {
         (x.kernel if x.case.group == FUNCTIONS and x.case.implementation == "library" else None) for x in timed
     }

@@ -17,7 +17,11 @@ from gpubench.result.case import COMPOSED, IMPLEMENTATIONS, QUEUED, REGIMES, RES
 from gpubench.result.machine import Machine
 
 
-class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True):
+    """The base of the parts of a result, which are immutable."""
+
+
+class EnergyWindow(Record, frozen=True, kw_only=True):
     """Some seconds in which a device ran only calls of one case, and the power by an energy counter."""
 
     session: int  # the index of the session
@@ -34,10 +38,6 @@ class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
     def joules(self) -> float | None:
         """The energy of one call in joules, including the idle power of the device. None if it is unknown."""
         return None if self.power_w is None or not self.calls else self.power_w * self.window_s / self.calls
-
-
-class Record(msgspec.Struct, frozen=True):
-    """The base of the parts of a result, which are immutable."""
 
 
 class Blas(Record, frozen=True, kw_only=True):
@@ -231,8 +231,7 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """The time breakdown of one case in one session, in seconds. If `result_s` has values, the parts are steps
-    of timed calls. If `download_s` has values, each part was timed alone."""
+    """Seconds of a call's parts in one session: steps of timed calls (`result_s`), or timed alone (`download_s`)."""
 
     session: int  # the index of the session
     compile_s: float | None = None  # the compilation, paid once
@@ -274,8 +273,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
 
 
 class AssignmentTimes(Record, frozen=True, kw_only=True):
-    """The times by which one session assigned a workload's stages to CPU and GPU, in seconds. Each list of
-    times has one value for each round."""
+    """Seconds by which one session assigned a workload's stages to CPU and GPU, a value for each round."""
 
     session: int  # the index of the session
     clock: StageClock  # the clock that times the stages
@@ -372,8 +370,7 @@ class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
 
 
 class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
-    """A case that gave a wrong result, or that failed in every session that tried it. It has no time. The
-    fields describe the last attempt."""
+    """A case that was wrong, or that failed in every session. The fields describe its last attempt."""
 
     id: str  # the id of the case
     case: Case  # the case
@@ -520,8 +517,7 @@ class Fingerprints(Record, frozen=True, kw_only=True):
 
 
 class IdenticalGpuTimes(Record, frozen=True, kw_only=True):
-    """The times of one case on one of several identical GPUs. The run measured the other cases only on the
-    first of them."""
+    """The times of one case on one of several identical GPUs. Only the first of them has all cases."""
 
     case_id: str  # the id of the case
     device_id: str  # the id of the device
@@ -531,8 +527,7 @@ class IdenticalGpuTimes(Record, frozen=True, kw_only=True):
 
 
 class TogetherTimes(Record, frozen=True, kw_only=True):
-    """The times of one case on one of several identical GPUs, while only this GPU works or while all of them
-    work."""
+    """The times of one case on one of several identical GPUs, of which one works alone or all at once."""
 
     session: int  # the index of the session
     case_id: str  # the id of the case
@@ -580,6 +575,11 @@ class Run(Record, frozen=True, kw_only=True):
     def page_locked(self) -> bool:
         """Whether the arrays that GPUs copy are page-locked. False without a GPU."""
         return self.settings.page_locked is True and any(device.kind != "cpu" for device in self.devices)
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """The outcomes of the cases that ran and passed their checks."""
+        return [outcome for outcome in self.outcomes if isinstance(outcome, Measurement)]
 
     @property
     def counting(self) -> list[SessionRecord]:

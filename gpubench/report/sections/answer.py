@@ -59,7 +59,7 @@ from gpubench.report.sections.cases import merge_findings
 from gpubench.report.sections.hybrid import shared_clause, shared_sentences
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
 from gpubench.result.case import WAITED
-from gpubench.result.run import Failure, Measurement, Run
+from gpubench.result.run import Failure, Run
 
 KEY, TITLE = "answer", "Answer"
 HEIGHT = 24  # lines of a screen
@@ -440,7 +440,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
         lost = "every case was reached, but not in every session"
     texts = [f"Stopped{after}: {lost}."]
     # What was not saved, because nothing was measured, is no file to go on with.
-    if saved or any(isinstance(outcome, Measurement) for outcome in run.outcomes):
+    if saved or run.measurements:
         texts.append(f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}")
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 

@@ -44,7 +44,7 @@ from gpubench.report.wording import (
     with_text,
 )
 from gpubench.result.case import QUEUED, WAITED, beside_size, own_names
-from gpubench.result.run import Measurement, Run, Skip
+from gpubench.result.run import Run, Skip
 
 MOST_NAMES, MOST_LOSERS = 4, 3
 _MOST_RAISING = 3  # the most failing functions that are named; the others are counted
@@ -405,7 +405,7 @@ def raising_functions(run: Run) -> list[str]:
     """Return sentences on users' functions that fail, with the reason and the smallest size at which each
     fails. Functions that fail only in some sessions come first."""
     on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
-    timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
+    timed = {x.case.op for x in run.measurements if x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         case = skip.case

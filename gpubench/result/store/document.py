@@ -106,8 +106,7 @@ def require_json(data: bytes, source: str) -> None:
 def require_runs(runs: Iterable[Run], source: str) -> None:
     """Raise InputError if the runs of one document together are too large for a report within seconds."""
     runs = list(runs)
-    measurements = [o for run in runs for o in run.outcomes if isinstance(o, Measurement)]
-    blocks = [block for measurement in measurements for block in measurement.blocks]
+    blocks = [block for run in runs for measurement in run.measurements for block in measurement.blocks]
     sessions = [session for run in runs for session in run.sessions]
     cases = sum(len(run.outcomes) for run in runs)
     devices = max((len(run.devices) for run in runs), default=0)
