@@ -272,9 +272,9 @@ _CASE_ID = re.compile(
 )
 
 
-def parse_case_id(text: str, group: str = "") -> Case:
-    """Return the case with the id `text`. `group` is the group of its op, which the id does not contain. Raises
-    ValueError if `text` is not a case id."""
+def parse_case_id(text: str) -> Case:
+    """Return the case with the id `text`, which does not contain the group of its op. Raises ValueError if `text`
+    is not a case id."""
     match = _CASE_ID.fullmatch(rename_old_devices(text))
     if not match:
         raise ValueError(f"not a case id: {text!r}")
@@ -285,7 +285,7 @@ def parse_case_id(text: str, group: str = "") -> Case:
     calls = int(match["calls"]) if match["calls"] else calls_behind(match["regime"])
     regime = "transfer-once" if match["calls"] else match["regime"]
     fields = {
-        "op": match["op"], "group": group, "params": params, "dtype": match["dtype"],
+        "op": match["op"], "group": "", "params": params, "dtype": match["dtype"],
         "implementation": match["implementation"],
         "regime": regime, "device_id": match["device"], "calls": calls, "variant": match["variant"]
     }  # fmt: skip

@@ -11,7 +11,7 @@ import operator
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from gpubench.result.machine import Cpu, Fact, Gpu, Machine
 
@@ -85,15 +85,15 @@ def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Li
     )
 
 
+Scope = Literal["machine", "device"]
 # The scope, the name of the field, and its text here and there.
-ForeignField = tuple[Literal["machine", "device"], str, str, str]
+ForeignField = tuple[Scope, str, str, str]
 
 
 def foreign_fields(here: Fingerprints, there: Fingerprints) -> Iterator[ForeignField]:
     """Yield the contradicting fields of the two machines, then of their devices, sorted by name. A
     field or a device that only one side knows is left out."""
-    scopes: tuple[Literal["machine", "device"], ...] = ("machine", "device")
-    for scope in scopes:
+    for scope in get_args(Scope):
         fields, others = getattr(here, scope).known, getattr(there, scope).known
         for name in sorted(fields.keys() & others.keys()):
             if not same_text(name, fields[name], others[name]):
