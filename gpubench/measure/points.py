@@ -21,6 +21,12 @@ from gpubench.measure.plan import SLOW_BYTES, Constraints, Series, Step, Workloa
 from gpubench.result.case import DEVICE_GROUP, RESIDENT, Case, calls_behind, copies
 from gpubench.result.run import Block, DeviceKind, Measurement, Outcome
 
+
+def device_ids(constraints: Constraints, kind: DeviceKind) -> list[str]:
+    """Return the ids of the devices of this kind."""
+    return [target.device.id for target in constraints.targets if target.device.kind == kind]
+
+
 # ---------------------------------------------------------------- the ladder
 
 # A launch is cheap if it takes at most CHEAP_S on a machine of SLOW_BYTES and SLOW_FLOPS a second.
@@ -32,7 +38,7 @@ class Rungs:
 
     def __init__(self, series: Series, constraints: Constraints) -> None:
         self.series = series
-        self._cpu = [target.device.id for target in constraints.targets if target.device.kind == "cpu"]
+        self._cpu = device_ids(constraints, "cpu")
         self._host_alone = len(self._cpu) == len(constraints.targets)
         items = [workload(series, n, constraints) for n in series.ladder.rungs()]
         last = self._last(items)
@@ -351,8 +357,7 @@ class CostModel:
 
     def __init__(self, points: Points, constraints: Constraints) -> None:
         self._points = points
-        self._cpu = {target.device.id for target in constraints.targets if target.device.kind == "cpu"}
-        self._gpu = {target.device.id for target in constraints.targets if target.device.kind == "gpu"}
+        self._cpu, self._gpu = device_ids(constraints, "cpu"), device_ids(constraints, "gpu")
         self._calls = constraints.selection.calls
         self._case_s: deque[float] = deque(maxlen=REMEMBERED)
         self._byte_s: deque[float] = deque(maxlen=REMEMBERED)

@@ -20,7 +20,7 @@ from gpubench.measure.budget import SEARCH_SHARE, SHARE_BESIDE_OVERHEADS, START_
 from gpubench.measure.case_run import LARGEST_BLOCK, ONCE_S, CaseRun, Runtime, warn_once
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Purpose, Step, Workload, plan_peaks
-from gpubench.measure.points import Pace
+from gpubench.measure.points import Pace, device_ids
 from gpubench.measure.recorder import (
     DEVICE_LOST,
     Progress,
@@ -272,7 +272,7 @@ class Runner:
 
     def _open_all(self, pool: WorkerPool, index: int, first: Sequence[Workload]) -> None:
         """Open every device, and build the workloads in `first` while the last ones open."""
-        pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
+        pool.begin(device_ids(self.spec.constraints, "cpu"), self.spec.run.selection)
         # Before any GPU is opened: our own workers would be listed among its users.
         for users in monitor.warn_of_users(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, users)
@@ -321,7 +321,7 @@ class Runner:
                 self.progress.cases += self._schedule.count
                 self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
-                blocks = [b for o in self.recorder.run.outcomes if isinstance(o, Measurement) for b in o.blocks]
+                blocks = [block for outcome in self.recorder.run.measurements for block in outcome.blocks]
                 if self._budget.over or all(block.session != again.index for block in blocks):
                     return  # it may lack cases, or has none: a device is lost, a user's file was edited
                 turn.append(again)

@@ -32,7 +32,7 @@ from gpubench.measure.plan import (
     together,
     workload,
 )
-from gpubench.measure.points import Cell, Rows, Rungs, cells, ratios
+from gpubench.measure.points import Cell, Rows, Rungs, cells, device_ids, ratios
 from gpubench.measure.recorder import OUT_OF_TIME, Progress, Recorder, is_out_of_time, settled_block
 from gpubench.measure.worker_pool import Spares, WorkerPool
 from gpubench.result.case import DEVICE_GROUP, SEVERAL
@@ -108,7 +108,7 @@ class Schedule:
         self._spec = spec
         self._recorder = recorder
         self._progress = progress
-        self._cpu = {t.device.id for t in spec.constraints.targets if t.device.kind == "cpu"}
+        self._cpu = device_ids(spec.constraints, "cpu")
         self.plan: list[Workload] = []
         is_fixed = spec.check_only or spec.resume is not None
         self._announce(plan_workloads(spec) if is_fixed else expand(spec.ops, spec.constraints))
@@ -266,7 +266,9 @@ def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessi
         workloads=_workloads([o for o in run.outcomes if _is_of_plan(o)], run, ops, constraints),
         sessions=sessions,
         blocks={
-            o.id: block for o in run.outcomes if isinstance(o, Measurement) and (block := settled_block(o)) is not None
+            outcome.id: block
+            for outcome in run.measurements
+            if (block := settled_block(outcome)) is not None
         },
     )  # fmt: skip
 
@@ -333,8 +335,7 @@ def _searching(run: Run) -> bool:
     # A session after the search repeats its sizes: it measures a case a second time, or has only just begun.
     begun = [
         {(outcome.id, block.session) for block in outcome.blocks if block.phase == "main"}
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement)
+        for outcome in run.measurements
     ]
     once = all(len(sessions) <= 1 for sessions in begun)
     busy = {session for sessions in begun for _, session in sessions}
@@ -348,8 +349,8 @@ def _drop_last_session(run: Run) -> Run:
     least = run.settings.min_samples
     unfinished = {
         outcome.case.workload
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and _is_of_plan(outcome) and not _has_enough(outcome, last, least)
+        for outcome in run.measurements
+        if _is_of_plan(outcome) and not _has_enough(outcome, last, least)
     }
     outcomes = [_without_last(outcome, last, unfinished) for outcome in run.outcomes]
     measurements = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
