@@ -102,6 +102,13 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     assert details["plain"].endswith("say gradients=True")
 
 
+@pytest.mark.torch
+def test_a_name_that_means_something_else_to_pytorch_is_found_at_a_large_size_too(gpubench, tmp_path):
+    write(tmp_path, OF_NUMPY)  # of 2^20 numbers, n - 1 in place of n is no difference
+    report = measure(gpubench, *"mine.py:spread --sizes 64,1M --devices numpy:0,torch:cpu".split())
+    assert {case.rpartition("@")[2] for case in times(report)} == {"numpy:0"}
+
+
 @pytest.mark.cuda
 def test_the_page_runs_with_cupy(gpubench, tmp_path):
     documented(tmp_path)

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.shared.reference import samples_of, storable
 from gpubench.base import disk
@@ -67,6 +69,8 @@ class CallOperands(Operands):
     _made_s = 0.0  # the seconds in which the inputs were made
     # the error if the function returns earlier results or computes them outside its calls, else None
     false: Wrong | None = None
+    # how PyTorch's result of a function of NumPy differs at the smallest size; "": not at all; None: not tried
+    meant: str | None = None
     _others: tuple[str, list[Judged]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
@@ -157,7 +161,37 @@ class CallWorkspace(Workspace):
                     f"it changes {operand.name}: it has to leave its inputs as they are, so work on a copy",
                     reason="bad-function",
                 )
-        return self._compare_answer(_download(self.session, launch))
+        check = self._compare_answer(_download(self.session, launch))
+        if self._is_foreign and self._operands.meant is None:
+            self._try_smallest(launch)
+        self._require_meaning()
+        return check
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether the device's library has names of NumPy with other meanings, such as PyTorch's `std`."""
+        return bool(self.op.calls.of_numpy) and self.session.device.backend == "torch"
+
+    def _try_smallest(self, launch: Launch) -> None:
+        """Compare the function's results at its smallest size, where other meanings show most: with n - 1 in place
+        of n in `std`, for example."""
+        case = msgspec.structs.replace(self.case, params={**self.case.params, "n": self.op.sizes.low})
+        caller = Caller(cast("CallSession", self.session), launch, self.buffers)
+        self._operands.meant = ""
+        try:
+            values = self._operands.make(case)
+            caller.call(values)
+            self._compare(_download(self.session, launch), values, answer(self.op.calls, values, case.dtype))
+        finally:
+            caller.call(self.inputs)
+
+    def _require_meaning(self) -> None:
+        """Raise Unsupported if PyTorch means something else by the function's text."""
+        if self._operands.meant:
+            raise Unsupported(
+                f"PyTorch means another result by this text of NumPy: {self._operands.meant}",
+                hint="write it as f(xp, x), with the names of the array API", reason="bad-function",
+            )  # fmt: skip
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
         """Call the function with other values, and judge its results and times. Raises Wrong. Returns a warning
@@ -235,11 +269,9 @@ class CallWorkspace(Workspace):
             ok=discrepancy.right, max_error=storable(discrepancy.error), limit=discrepancy.limit, scale="value",
             index=discrepancy.place,
         )  # fmt: skip
-        if not discrepancy.right and function.of_numpy and self.session.device.backend == "torch":
-            raise Unsupported(
-                f"PyTorch means another result by this text of NumPy: {discrepancy.words}",
-                hint="write it as f(xp, x), with the names of the array API", reason="bad-function",
-            )  # fmt: skip
+        if not discrepancy.right and self._is_foreign:
+            self._operands.meant = discrepancy.words or f"an element is off by {discrepancy.error:.2g}"
+            self._require_meaning()
         if not discrepancy.right:
             raise Wrong(check, hint=WRONG_FUNCTION, detail=discrepancy.words)
         return check
