@@ -237,7 +237,7 @@ class Group(TyperGroup):
         examples = (
             "gpubench detect                              what this machine has",
             "gpubench run                                 from which size on the GPU wins",
-            "gpubench report -o report.html               the newest result as a page",
+            "gpubench run my.py:normalise                 the same for your own function",
         )
         more = "gpubench COMMAND -h shows the options that people use, --help all of them."
         return _screen(self, ctx, ("Commands", rows), examples, more)

@@ -312,7 +312,7 @@ class RunOptions(
     time_unit: str = TIME_UNIT
     purpose = "Check and measure ops on CPU and GPU, and print the answer."
     examples = (
-        "gpubench run options.py                      functions of your own",
+        "gpubench run my.py:normalise                 a NumPy function of yours",
         "gpubench run --ops matmul --mode gpu",
         "gpubench run --rigorous --ops vector -o result.json -o report.md",
     )
