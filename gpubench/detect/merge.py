@@ -90,9 +90,12 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
     index: _Index = defaultdict(set)
     instances = []
     placed = [r for r in sorts.gpus if r.bdf or r.uuid]
+    parts = {record.uuid for record in sorts.partitions}
     for record in sorted(placed, key=_seed_rank):
-        if (record.uuid or "").startswith("MIG-"):
-            instances.append(record)
+        # CUDA states the uuid of an instance as that of a GPU.
+        name = (record.uuid or "").replace("GPU-", "MIG-")
+        if name in parts or name == record.uuid:
+            instances.append(replace(record, uuid=name))
         else:
             _seed(devices, index, record)
     for record in sorts.partitions:

@@ -125,13 +125,13 @@ ROWS = {
                                  for n, source in ((1, "nvml"), (2, "cuda"))], {"gpu_count": 2}),
     "two uuids, one address": ([BUS | {"source": source, "uuid": UUIDS[n]} for n, source in enumerate(("nvml", "cuda"))], {"gpu_count": 2}),
     "two vendors, one address": ([BUS | {"source": "nvml", "vendor_id": "10de"}, BUS | {"source": "cuda", "vendor_id": "1002"}], {"gpu_count": 2}),
-    "an instance that an API lists is its parent, and gives it no size": (
-        [WHOLE | {"memory_bytes": 80 << 30}, PART, {"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30, "name": "an instance"}],
-        {"gpus.*.id": [UUIDS[0]], SIZE: 80 << 30, f"{SIZE}.status": "ok", PARTITIONS: [[INSTANCE]]}),
+    **{f"an instance that an API lists as {uuid[:3]} is its parent, and gives it no size": (  # CUDA's uuid is that of the instance
+        [WHOLE | {"memory_bytes": 80 << 30}, PART, {"source": "cuda", "uuid": uuid, "memory_bytes": 10 << 30, "name": "an instance"} | place],
+        {"gpus.*.id": [UUIDS[0]], SIZE: 80 << 30, f"{SIZE}.status": "ok", PARTITIONS: [[INSTANCE]], "gpus.0.apis.cuda.ordinal": None})
+       for uuid, place in ((INSTANCE, {}), (INSTANCE.replace("MIG", "GPU"), BUS_ID))},
     # NVML lists no GPUs of others.
     "an instance whose parent, by uuid, no API lists": ([PART], {"gpus.*.uuid": [UUIDS[0]], "gpus.0.vendor": "nvidia", PARTITIONS: [[INSTANCE]]}),
-    "an instance whose parent, by address, no API lists": (
-        [PART | {"partition_of": "0000:01:00.0"}], {"gpus.*.bdf": ["0000:01:00.0"], "gpus.0.vendor": "nvidia", PARTITIONS: [[INSTANCE]]}),
+    "an instance whose parent, by address, no API lists": ([PART | {"partition_of": "0000:01:00.0"}], {"gpus.*.bdf": ["0000:01:00.0"], "gpus.0.vendor": "nvidia", PARTITIONS: [[INSTANCE]]}),
     **{f"an instance of {place} among three": (
         [*(WHOLE | {"uuid": UUIDS[n], "bdf": f"0000:0{n + 1}:00.0"} for n in range(3)), PART | {"partition_of": place}],
         {PARTITIONS: [[], [INSTANCE], []]}) for place in (UUIDS[1], "0000:02:00.0")},

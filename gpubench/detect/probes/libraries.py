@@ -35,8 +35,6 @@ _CACHES = (
 )  # fmt: skip
 # The types of the texts that py-cpuinfo may tell. A field of another type is left out.
 _TYPES_OF = {"brand_raw": str, "vendor_id_raw": str, "flags": list}
-# Powers of 1024, by the first letter of the unit: "256 KB", "8 MiB".
-_UNITS = {"k": 1, "m": 2, "g": 3}
 
 
 def probe_blas() -> dict[str, Any]:
@@ -80,12 +78,8 @@ def _hertz(clock: Any) -> int | None:
 
 def _bytes(size: Any) -> int | None:
     """Convert a cache size, a number of bytes or a text such as "256 KB", to bytes, or return None."""
-    if isinstance(size, int) and not isinstance(size, bool):
-        return size if size > 0 else None
-    number, _, unit = size.strip().partition(" ") if isinstance(size, str) else ("", "", "")
-    if not number.isascii() or not number.isdigit():
-        return None
-    return int(number) * 1024 ** _UNITS.get(unit[:1].lower(), 0) or None
+    match = re.fullmatch(r"([0-9]{1,18})(?: ([kmg]?).*)?", str(size).strip(), re.I)
+    return int(match[1]) * 1024 ** " kmg".index((match[2] or " ").lower()) or None if match else None
 
 
 # ---------------------------------------------------------------- CUDA and HIP
