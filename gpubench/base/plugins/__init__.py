@@ -13,7 +13,7 @@ from gpubench.base import disk
 from gpubench.base.errors import BadPlugin
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint
+    from importlib.metadata import EntryPoint
 
 OPS, BACKENDS, WINGS = "gpubench.ops", "gpubench.backends", "gpubench.wings"
 SECTIONS = "gpubench.sections"
@@ -32,7 +32,7 @@ def entries(group: str, name: str | None = None) -> list[EntryPoint]:
     """Return the entry points of a group (OPS, BACKENDS, WINGS or SECTIONS), in the order in which their
     packages were found. With `name`, returns only the entry points of this name."""
     return [
-        entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
+        entry for entry in _all_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
 
 
@@ -61,18 +61,18 @@ def names(group: str) -> list[str]:
 
 
 @cache
-def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points for gpubench of all packages on the path. Of packages with one name the first
-    counts."""
+def _all_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of all packages on the path, or none if none is for gpubench. Of packages with one
+    name the first counts."""
     # importlib.metadata takes long to import, so it is imported only if it may be needed.
     if not any(map(_may_have_ours, path)):
         return ()
     from importlib.metadata import distributions  # it loads the parser of e-mail
 
-    first: dict[str, tuple[EntryPoint, ...]] = {}
+    first: dict[str, list[EntryPoint]] = {}
     for package in distributions():
-        with contextlib.suppress(Exception):  # a package without a readable name is left out
-            first.setdefault(package.name, _ours(package))
+        with contextlib.suppress(Exception):  # a package whose metadata cannot be read is left out
+            first.setdefault(package.name, list(package.entry_points))
     return tuple(entry for entries in first.values() for entry in entries)
 
 
@@ -88,14 +88,6 @@ def _may_have_ours(folder: str) -> bool:
                 return True
     # An archive may always have some.
     return os.path.isfile(folder)
-
-
-def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
-    """Return the package's entry points for gpubench, or none if its metadata cannot be read."""
-    try:
-        return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS, SECTIONS))
-    except Exception:
-        return ()
 
 
 def package(entry: EntryPoint) -> str:
