@@ -63,15 +63,10 @@ def _command_for(extra: str, platform: str) -> str:
     return f"pip install {_quote_source(DISTRIBUTION, extra, platform)}"
 
 
-def installs(text: str) -> bool:
-    """Return whether the text contains a command that installs something."""
-    return "pip install" in text
-
-
 def locate(text: str) -> str:
     """Return `text` with each `install_command` replaced by a command that works on this machine as it is.
     `text` may come from a file of another system, whose shell quotes differently."""
-    if not installs(text):
+    if "pip install" not in text:
         return text
     for extra in ("", *EXTRAS):
         # The result may contain this system's command, which must be replaced once, so it comes first.

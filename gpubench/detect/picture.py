@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.base import group_by
-from gpubench.base.installation import installs, locate
+from gpubench.base.installation import locate
 from gpubench.base.messages import DETECTION
 from gpubench.base.streams import escape, fill, visible
 from gpubench.base.table import (
@@ -140,7 +140,7 @@ def _missing(machine: Machine) -> list[str]:
     lacks = [warning.text for warning in machine.warnings if warning.code == "RUNTIME_MISSING"]
     for provider in machine.providers:
         hint = provider.hint or ""
-        remedy = installs(hint) or "not installed" in hint
+        remedy = "pip install" in hint or "not installed" in hint
         listed = any(hint in text for text in lacks)
         if provider.status == "absent" and remedy and not listed and is_relevant(provider, machine):
             lacks.append(f"{provider.name}: {hint}")
