@@ -36,6 +36,13 @@ def allowed_cpus() -> set[int]:
         return set()
 
 
+def hash_text(text: str, digits: int = 12) -> str:
+    """Return the first hexadecimal digits of the SHA-256 digest of a text."""
+    import hashlib  # most commands need none
+
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
 def load_library(name: str) -> Any:
     """Import and return a module of another package. An error that is not an Exception, such as SystemExit,
     becomes ImportError, so that the library counts as absent. Ctrl-C is raised as it is."""

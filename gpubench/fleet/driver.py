@@ -14,7 +14,6 @@ file before they are used.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import IO, Literal
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import disk, group_by
+from gpubench.base import disk, group_by, hash_text
 from gpubench.base.errors import InputError
 from gpubench.base.streams import visible
 from gpubench.fleet import node as wire
@@ -273,7 +272,7 @@ def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, Eng
     of them. If several hosts have the same name, a part of the engine's id is added."""
     by_word = group_by(
         nodes,
-        lambda node: visible(node.host) if hostnames else hashlib.sha256(node.host.encode()).hexdigest()[:12],
+        lambda node: visible(node.host) if hostnames else hash_text(node.host),
     )
     return {
         word if len(same) == 1 else f"{word}-{node.id[:8]}": node

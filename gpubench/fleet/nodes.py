@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.machine import RunOutline, node_key, node_name
 from gpubench.analysis.samples import seconds_between, seconds_of
-from gpubench.base import disk, group_by
+from gpubench.base import disk, group_by, hash_text
 from gpubench.base.errors import InputError, WrongResult
 from gpubench.base.units import count_noun
 from gpubench.result import store
@@ -416,7 +416,7 @@ def file_stem(label: str | None, key: str) -> str:
     """Return the file name of a node's result without its suffix. `key` makes the name unique, and `label`
     makes it readable. The name never refers to another folder."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", label or "node").strip(".-")[:60]
-    return f"{word}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    return f"{word}-{hash_text(key, 8)}"
 
 
 def digest_file(path: Path) -> NodeFile:

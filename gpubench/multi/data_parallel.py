@@ -8,7 +8,6 @@ must be equal bit by bit.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from gpubench.backends.contract import Launch, Links, Session
 from gpubench.backends.contract.protocols import Chains
 from gpubench.backends.shared.host import host_dtype
 from gpubench.backends.shared.sides import DividedBuffer, Part, compile_stage, stage_case
+from gpubench.base import hash_text
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Op, Operand, Stage, each
 from gpubench.measure.worker.workspace import Wrong, chain_refusal
@@ -138,7 +138,7 @@ class ParallelLaunch(Launch):
             self.ranks.append(Rank(self, session, place))
         self.staging = self.ranks[0].way.staging
         hashes = " ".join(str(launch.kernel_hash) for launch in self.ranks[0].launches)
-        self.kernel_hash = hashlib.sha256(hashes.encode()).hexdigest()[:12]
+        self.kernel_hash = hash_text(hashes)
 
     @property
     def is_over(self) -> bool:

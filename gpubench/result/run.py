@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpubench.base import BUSY_SHARE
+from gpubench.base import BUSY_SHARE, hash_text
 from gpubench.base.messages import WARNINGS, Reason, WarningCode
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import COMPOSED, IMPLEMENTATIONS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
@@ -595,6 +595,4 @@ class Run(Record, frozen=True, kw_only=True):
 def fingerprint(fields: Mapping[str, str]) -> Fingerprint:
     """Return the fingerprint of named fields. Their order does not matter."""
     text = "\n".join(f"{name}={fields[name]}" for name in sorted(fields))
-    import hashlib  # no reader needs it
-
-    return Fingerprint(hash=hashlib.sha256(text.encode()).hexdigest()[:12], fields=dict(fields))
+    return Fingerprint(hash=hash_text(text), fields=dict(fields))

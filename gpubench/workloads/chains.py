@@ -4,7 +4,6 @@ timed alone and in the chain."""
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from gpubench.backends.contract.protocols import (
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
 from gpubench.backends.shared.reference import judge_alone, sentinel_of, sentinels, widen
 from gpubench.backends.shared.sides import compile_stage, stage_case
+from gpubench.base import hash_text
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import Array, Op, each
 from gpubench.measure.worker.timer import Timer, wall_s
@@ -112,7 +112,7 @@ class Chain:
         steps = self.steps(inputs, output)
         launch = self._join(steps, output)
         text = " ".join(f"{step.kernel_hash} {step.kernel_name}" for step, _ in steps)
-        launch.kernel_hash = hashlib.sha256(text.encode()).hexdigest()[:12]
+        launch.kernel_hash = hash_text(text)
         return launch
 
     def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:

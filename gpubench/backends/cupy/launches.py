@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import itertools
 import os
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 
 from gpubench.backends.contract import Buffer, Call, HostCall, Launch, StageReading
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
+from gpubench.base import hash_text
 from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import Dtype, Op
@@ -143,7 +143,7 @@ class CudaPrograms:
                 for step in program.passes
                 for part in ((repr(step),) if isinstance(step, CudaProduct) else (step.source, *step.options))
             )
-            self._built[key] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
+            self._built[key] = (program, functions, hash_text(text))
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:

@@ -6,7 +6,6 @@ clock measures both, so there is no device clock. Transfers are plain copies, an
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import math
 import os
@@ -36,7 +35,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.backends.shared.reference import fill
-from gpubench.base import load_library, processes
+from gpubench.base import hash_text, load_library, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
@@ -142,7 +141,7 @@ class NumpySession(
         `output`."""
         np = self._np
         if case.implementation == "library":
-            version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
+            version = hash_text(f"numpy {np.__version__}")
             return Call(partial(op.call("numpy"), np, *inputs), version)
         implementations = self._implementations(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import os
 import sys
@@ -22,7 +21,7 @@ import msgspec
 
 from gpubench.backends.shared.host import aligned_array, on_all_cpus, set_up_threads
 from gpubench.backends.shared.reference import BLOCK
-from gpubench.base import load_library, processes
+from gpubench.base import hash_text, load_library, processes
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
 from gpubench.kernels.contract.op import Array
@@ -248,7 +247,7 @@ class NumbaThreads:
 
     def module_name(self, source: str) -> str:
         """Return the name of the module that the source text defines."""
-        digest = hashlib.sha256(f"{self._code.version()}\n{source}".encode()).hexdigest()[:20]
+        digest = hash_text(f"{self._code.version()}\n{source}", 20)
         return f"gpubench_kernel_{digest}"
 
     def _module(self, source: str) -> ModuleType:

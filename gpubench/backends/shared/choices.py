@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import msgspec
 
 from gpubench.backends.contract import Buffer, Session
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
-from gpubench.base import processes
+from gpubench.base import hash_text, processes
 from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Array, Given, Ids, Op, Operand, Params, each
@@ -127,7 +126,7 @@ class Trials(msgspec.Struct, frozen=True):
 def key(case: Case, names: Sequence[str]) -> str:
     """Return the key of a choice: op, params rounded to half an octave, dtype, variant, and a digest of the
     candidates' names."""
-    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
+    digest = hash_text("\n".join(sorted(names)), 8)
     return f"{_place(case)}/{digest}"
 
 
@@ -325,7 +324,7 @@ def op_hash(op: Op) -> str:
 
     if op.digest:  # a user's function is called only at requested sizes
         names = [operand.name for operand in op.inputs]
-        return hashlib.sha256(f"{op.name} {names} {sorted(op.dtypes)}".encode()).hexdigest()[:12]
+        return hash_text(f"{op.name} {names} {sorted(op.dtypes)}")
     seen: list[str] = [op.name, str(op.tolerance.units)]
     for n in (1, 7, 96):
         params = {"n": n}
@@ -339,7 +338,7 @@ def op_hash(op: Op) -> str:
     # Among many values of a workload, some have another ninth digit with another BLAS, and some are only round-off.
     rounds = bool(op.stages) and sum(map(len, values)) > _MOST_DIGITS_OF
     seen += [line for own in values for line in (_sums(own) if rounds else (f"{value:.9g}" for value in own))]
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
+    return hash_text("\n".join(seen))
 
 
 def _sums(values: Array) -> tuple[str, str]:

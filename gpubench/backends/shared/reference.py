@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import math
 import os
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices, repeat_values
-from gpubench.base import disk
+from gpubench.base import disk, hash_text
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import (
     OVERFLOW,
@@ -147,7 +146,7 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
     BackendError if the files cannot be written."""
     import numpy as np
 
-    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    name = hash_text(key, 16)
     wants = [folder / f"{name}-want{i}.npy" for i in range(len(op.outputs))]
     dtype = next((array.dtype.name for array in inputs if array.dtype.kind not in "iu"), "float64")
     scales = {

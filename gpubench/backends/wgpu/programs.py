@@ -4,7 +4,6 @@ programs that fill or compare whole buffers."""
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from gpubench.backends.contract import Buffer, HostCall, Launch
 from gpubench.backends.shared.host import host_dtype, named_buffers, tuned_kernel, usable_cpus
+from gpubench.base import hash_text
 from gpubench.base.errors import BuildError, Unsupported
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Op, Shape, Stored, each
@@ -210,7 +210,7 @@ class Programs:
         if key not in self._programs:
             program, name = self._build_program(op, case, self._chosen.get(key))
             text = "\n".join(step.source for step in program.passes)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            digest = hash_text(text)
             self._programs[key] = (program, digest, name)
         return self._programs[key]
 

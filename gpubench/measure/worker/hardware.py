@@ -10,7 +10,6 @@ the reason.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from gpubench.backends.shared.peaks import (
     pattern,
 )
 from gpubench.backends.shared.reference import sentinels
+from gpubench.base import hash_text
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape
 from gpubench.measure import protocol
@@ -439,4 +439,4 @@ def _expect(got: Array, want: Array) -> None:
 def overhead_hash(op: Op) -> str:
     """Return twelve hexadecimal digits that change when the meaning of the overhead changes."""
     assert op.overhead is not None
-    return hashlib.sha256(f"{op.name} {op.overhead.call}".encode()).hexdigest()[:12]
+    return hash_text(f"{op.name} {op.overhead.call}")
