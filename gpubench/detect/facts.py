@@ -402,9 +402,8 @@ def uuid(text: object) -> str | None:
 
 
 def uuid_key(text: str) -> str:
-    """Return the uuid of a GPU without `GPU-` and dashes, to compare spellings. The prefix of a MIG
-    instance stays."""
-    return text.removeprefix("GPU-").replace("-", "")
+    """Return the uuid of a GPU or of a MIG instance without its prefix and dashes, to compare spellings."""
+    return re.sub("^(GPU|MIG)-|-", "", text)
 
 
 def pci_id(value: object) -> int | None:

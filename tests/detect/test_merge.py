@@ -135,8 +135,7 @@ ROWS = {
     **{f"an instance of {place} among three": (
         [*(WHOLE | {"uuid": UUIDS[n], "bdf": f"0000:0{n + 1}:00.0"} for n in range(3)), PART | {"partition_of": place}],
         {PARTITIONS: [[], [INSTANCE], []]}) for place in (UUIDS[1], "0000:02:00.0")},
-    "an instance of a GPU that nobody tells of": (
-        [{"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30}], {"gpus.*.id": ["api:cuda:0"], SIZE: 10 << 30}),
+    "an instance of a GPU that nobody tells of": ([{"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30}], {"gpus.*.id": ["api:cuda:0"], SIZE: 10 << 30}),
     **{f"a display {kind} of {vendor}": ([BUS | {"vendor_id": number, "pci_class": kind}], {"gpus.*.vendor": [vendor]})
        for number, vendor in (("10de", "nvidia"), ("1002", "amd"), ("8086", "intel"), ("106b", "apple")) for kind in ("0300", "0302", "0380")},
     **{f"a display {kind} of another vendor": ([BUS | {"vendor_id": "1022", "pci_class": kind}], {"gpus": []}) for kind in ("0300", "0302", "0380")},
@@ -281,6 +280,7 @@ def test_a_placeholder_is_no_name(name, read):
     ([H200], Identity(), "0000:01:00.0"),  # the only one that its API lists
     ([H200, H200 | {"uuid": UUIDS[1], "bdf": "0000:02:00.0"}], OF_MODEL, None),  # it may be either
     ([H200], Identity(vendor_id=0x5143, device_id=0x36334330), "0000:01:00.0"),  # an id of its own API
+    ([WHOLE, PART, WHOLE | {"uuid": UUIDS[1], "bdf": "0000:02:00.0"}], Identity(uuid=INSTANCE.replace("MIG", "GPU")), "0000:01:00.0"),  # an instance
 ])  # fmt: skip
 def test_a_backends_device_finds_its_gpu(records, identity, bdf):
     machine = detect.inspect(records=[record | {"source": "nvml"} for record in records])
