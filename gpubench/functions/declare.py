@@ -12,7 +12,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
@@ -153,31 +153,42 @@ class ForAnyLibrary:
 
 
 def _with_library(program: Callable[..., Any], xp: Any) -> Callable[..., Any]:
-    """Return the program with the names of `xp` in place of those of NumPy, or the program itself if NumPy is
-    `xp` or the program is not written in Python."""
+    """Return the program with the names of `xp` in place of those of NumPy. Return the program itself if NumPy is
+    `xp`, or if the program is not written in Python."""
     import numpy as np
 
     if xp is np:
         return program
+    if isinstance(program, MethodType):
+        return MethodType(_with_library(program.__func__, xp), program.__self__)
     if not isinstance(program, FunctionType):
+        call = getattr(type(program), "__call__", None)  # noqa: B004 - of a class in the user's file
+        if isinstance(call, FunctionType):
+            return MethodType(_with_library(call, xp), program)
         return _counterpart(program, xp)  # type: ignore[no-any-return]
     variables = dict(program.__globals__)
+    copies: dict[int, FunctionType] = {}  # by the id of the original
+
+    def replace(value: Any) -> Any:
+        if isinstance(value, FunctionType) and value.__globals__ is program.__globals__:
+            return copies.get(id(value)) or copy_of(value)
+        if isinstance(value, UserFunction) and value.of_numpy:
+            return functools.partial(value.cpu, xp)
+        return _counterpart(value, xp)
 
     def copy_of(plain: FunctionType) -> FunctionType:
-        defaults = tuple(_counterpart(value, xp) for value in plain.__defaults__ or ())
-        copied = FunctionType(plain.__code__, variables, plain.__name__, defaults, plain.__closure__)
-        named = (plain.__kwdefaults__ or {}).items()
-        copied.__kwdefaults__ = {name: _counterpart(value, xp) for name, value in named}
+        cells = tuple(CellType() for _ in plain.__closure__ or ())
+        copied = FunctionType(plain.__code__, variables, plain.__name__, None, cells)
+        copies[id(plain)] = copied  # before its cells, which may hold the function itself
+        copied.__defaults__ = tuple(map(replace, plain.__defaults__ or ()))
+        copied.__kwdefaults__ = {name: replace(value) for name, value in (plain.__kwdefaults__ or {}).items()}
+        for cell, old in zip(cells, plain.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty cell
+                cell.cell_contents = replace(old.cell_contents)
         return copied
 
-    for name, value in program.__globals__.items():
-        if isinstance(value, FunctionType) and value.__globals__ is program.__globals__:
-            variables[name] = copy_of(value)
-        elif isinstance(value, UserFunction) and value.of_numpy:
-            variables[name] = functools.partial(value.cpu, xp)
-        else:
-            variables[name] = _counterpart(value, xp)
-    return copy_of(program)
+    variables.update({name: replace(value) for name, value in program.__globals__.items()})
+    return replace(program)  # type: ignore[no-any-return]
 
 
 # The modules whose names have a counterpart in an array library: in CuPy those of SciPy, in cupyx.scipy.
@@ -204,7 +215,8 @@ def _library(module: str, xp: Any) -> Any:
     if package == "numpy":
         return getattr(xp, part) if part else xp
     if not (isinstance(xp, ModuleType) and xp.__name__ == "cupy"):  # PyTorch and a tracer have erf beside exp
-        return {"scipy": SimpleNamespace(special=xp), "scipy.special": xp}[module]
+        names = {"scipy.special": xp, "scipy": SimpleNamespace(**vars(sys.modules["scipy"]) | {"special": xp})}
+        return names[module]
     for other in _SCIPY if module == "scipy" else ():
         with contextlib.suppress(ImportError):
             importlib.import_module(f"cupyx.scipy.{other}")

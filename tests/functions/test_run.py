@@ -55,6 +55,13 @@ def centred(x, *, times=2): return times * x - twice(np.mean(x))
 def ratio(x, lib=np): return lib.abs(centred(x)) / norm(np.arange(4, dtype=x.dtype))
 def falling(x): return 2 * exp(-x) + erf(x) - scipy.special.erf(2 * x)
 def spread(x): return x / x.std()
+def made(lib):
+    def again(x, depth): return x if depth == 0 else lib.tanh(again(x, depth - 1))
+    return lambda x: again(x, 2)
+nested = made(np)
+class Scale:
+    def __call__(self, x): return np.negative(x)
+scale = Scale()
 """
 ON_PYTORCH = """
 import torch
@@ -82,14 +89,14 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     documented(tmp_path)
     write(tmp_path, ON_PYTORCH)
     write(tmp_path, OF_NUMPY, "plain.py")
-    chosen = "plain.py:ratio plain.py:falling plain.py:spread --sizes 256 --backends numpy,torch,wgpu --allow-software"
+    chosen = "plain.py:ratio plain.py:falling plain.py:spread plain.py:nested plain.py:scale --sizes 256 --backends numpy,torch,wgpu --allow-software"
     report = measure(gpubench, "options.py", "mine.py", *chosen.split())
     assert times(report) >= {f"options.{case}" for case in (
             "call_price/n=256/float32/library/resident@numpy:0", "call_price/n=256/float32/tuned/resident@numpy:0",
             "call_price/n=256/float32/library/resident@torch:cpu", "pairwise/n=256/float32/library/resident@torch:cpu",
             "call_price/n=256/float32/tuned/transfer-always@wgpu:0")}  # fmt: skip
     assert times(report) >= {f"plain.{case}" for case in (
-        "ratio/n=256/float32/library/resident@torch:cpu", "falling/n=256/float32/tuned/transfer-always@wgpu:0")}  # fmt: skip
+        "ratio/n=256/float32/library/resident@torch:cpu", *(f"{name}/n=256/float32/tuned/transfer-always@wgpu:0" for name in ("falling", "nested", "scale")))}  # fmt: skip
     assert not [case for case in times(report) if case.startswith(("plain.centred", "plain.twice"))], (
         "they were not named"
     )
