@@ -390,7 +390,7 @@ def _record(device: Device, identity: Identity) -> dict[str, Any]:
         "name": device.name,
         "vendor": device.name if device.api == "metal" else None,  # Metal tells no ids
         "memory_bytes": device.memory_bytes,
-        "adapter_type": "cpu" if device.kind == "software" else None,
+        "adapter_type": "cpu" if device.kind == "software" else "other",
         "uuid": f"GPU-{identity.uuid}" if identity.uuid else None,
         "bdf": identity.pci,
         "vendor_id": _hexadecimal(identity.vendor_id),
