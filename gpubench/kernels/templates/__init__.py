@@ -229,7 +229,11 @@ UNIT = "struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };"
 def prelude(dtype: str) -> str:
     """Return the CUDA text that defines the types: `stored` in memory, `real` in registers, and `Pack` for one
     128-bit access. `wide` converts `stored` to `real`, and `narrow` the other way."""
+    lowest = (
+        "__longlong_as_double(0xfff0000000000000ll)" if dtype == "float64" else "__int_as_float(0xff800000)"
+    )
     return f"""{_half(dtype) if dtype in _WIDEN else _plain(dtype)}
+__device__ __forceinline__ real minus_infinity() {{ return {lowest}; }}
 __device__ __forceinline__ real select(bool condition, real a, real b) {{ return condition ? a : b; }}
 const int LANES = {lanes(dtype)};
 struct alignas(16) Pack {{ stored lane[LANES]; }};
@@ -238,12 +242,10 @@ struct alignas(16) Pack {{ stored lane[LANES]; }};
 
 def _plain(dtype: str) -> str:
     name = "double" if dtype == "float64" else "float"
-    bits = "__longlong_as_double(0xfff0000000000000ll)" if dtype == "float64" else "__int_as_float(0xff800000)"
     return f"""typedef {name} stored;
 typedef {name} real;
 __device__ __forceinline__ real wide(stored v) {{ return v; }}
-__device__ __forceinline__ stored narrow(real v) {{ return v; }}
-__device__ __forceinline__ real minus_infinity() {{ return {bits}; }}"""
+__device__ __forceinline__ stored narrow(real v) {{ return v; }}"""
 
 
 def _half(dtype: str) -> str:
@@ -259,7 +261,6 @@ __device__ __forceinline__ stored narrow(real value) {{
 {_NARROW[dtype]}
   return v;
 }}
-__device__ __forceinline__ real minus_infinity() {{ return __int_as_float(0xff800000); }}
 {_SHORT_FUNCTIONS.strip()}"""
 
 

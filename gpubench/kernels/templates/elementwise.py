@@ -237,9 +237,14 @@ def _cuda_source(op: str, formula: Formula) -> str:
     names = formula.names
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
-    lane = ", ".join(f"{name}.lane[k]" for name in names)
-    scalars = ", ".join(f"{name}_[k]" for name in names)
-    return f"""{_cuda_element(formula)}
+
+    def value(place: str) -> str:
+        # a value that is only moved is not converted, so that each bit pattern is kept
+        if formula.moved:
+            return place.format(formula.moved)
+        return f"narrow(element({', '.join(f'wide({place.format(name)})' for name in names)}))"
+
+    return f"""{"" if formula.moved else formula.cuda("element")}
 
 extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, long long n) {{
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -248,27 +253,14 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 {loads}
     Pack result;
     #pragma unroll
-    for (int k = 0; k < LANES; ++k) result.lane[k] = element({lane});
+    for (int k = 0; k < LANES; ++k) result.lane[k] = {value("{}.lane[k]")};
     reinterpret_cast<Pack*>(out_)[i] = result;
   }} else if (i == whole) {{
     #pragma unroll 1
-    for (long long k = whole * LANES; k < n; ++k) out_[k] = element({scalars});
+    for (long long k = whole * LANES; k < n; ++k) out_[k] = {value("{}_[k]")};
   }}
 }}
 """
-
-
-def _cuda_element(formula: Formula) -> str:
-    # a value that is only moved is not converted, so that each bit pattern is kept
-    if formula.moved:
-        arguments = ", ".join(f"stored {name}" for name in formula.names)
-        return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"
-    names = ", ".join(f"stored {name}_" for name in formula.names)
-    widened = " ".join(f"const real {name} = wide({name}_);" for name in formula.names)
-    return f"""__device__ __forceinline__ stored element({names}) {{
-  {widened}
-{indent(formula.statements("cuda", "return narrow({});"), "  ")}
-}}"""
 
 
 # ---------------------------------------------------------------- WGSL

@@ -234,16 +234,14 @@ def _cuda_source(op: str, element: Formula, join_name: Join, dtype: str, grid: R
     names = element.names
     join, start = _CUDA_JOINS[join_name]
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
-    arguments = ", ".join(f"stored {name}_" for name in names)
-    widened = " ".join(f"const real {name} = wide({name}_);" for name in names)
     loads = " ".join(f"{name}[k] = reinterpret_cast<const Pack*>({name}_)[i + k * THREADS];" for name in names)
     packs = ", ".join(f"{name}[VECTORS]" for name in names)
-    values = ", ".join(f"{name}[k].lane[j]" for name in names)
-    scalars = ", ".join(f"{name}_[whole * LANES + threadIdx.x]" for name in names)
+    values = ", ".join(f"wide({name}[k].lane[j])" for name in names)
+    scalars = ", ".join(f"wide({name}_[whole * LANES + threadIdx.x])" for name in names)
     return f"""const int THREADS = {grid.threads}, VECTORS = {grid.vectors};
 {_LARGER["double" if dtype == "float64" else "float"]}
 __device__ __forceinline__ real join(real a, real b) {{ return {join}; }}
-__device__ __forceinline__ real element({arguments}) {{ {widened} {element.statements("cuda", "return {};")} }}
+{element.cuda("element")}
 {_FOLD}
 extern "C" __global__ void __launch_bounds__(THREADS) gpubench_{op}(
     {pointers}, stored* __restrict__ out, real* partial, unsigned* ticket, long long n) {{
