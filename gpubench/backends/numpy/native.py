@@ -410,6 +410,13 @@ def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
 _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 
+@scalar
+def run_slice(plan, p, start, stop, slot):
+    call(
+        plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8], plan[p, 9]
+    )  # fmt: skip
+
+
 @runner(parallel=True)
 def share(plan):
     """Run the passes of a plan in order. Threads share the slices of a pass. Slices begin at multiples of the
@@ -417,24 +424,17 @@ def share(plan):
     for p in range(plan.shape[0]):
         units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
         if slices == 1:
-            call(
-                plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, units, 0, plan[p, 8], plan[p, 9]
-            )
+            run_slice(plan, p, 0, units, 0)
         else:
             longest = (units + slices * granule - 1) // (slices * granule) * granule
             for slot in prange(slices):
                 start = min(slot * longest, units)
                 stop = min(start + longest, units)
-                call(
-                    plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8],
-                    plan[p, 9],
-                )  # fmt: skip
+                run_slice(plan, p, start, stop, slot)
 
 
 @runner()
 def alone(plan):
     """Run the passes of a plan in the calling thread, each in one slice."""
     for p in range(plan.shape[0]):
-        call(
-            plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, plan[p, 5], 0, plan[p, 8], plan[p, 9]
-        )
+        run_slice(plan, p, 0, plan[p, 5], 0)
