@@ -54,15 +54,11 @@ from gpubench.kernels.templates.attention import (
     Heads,
     by_heads,
     fits,
-    out_shape,
     softmax,
     whole_values,
+    width_of,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
-
-
-def _width(params: Params) -> int:
-    return out_shape(params)[1]
 
 
 def _room(params: Params) -> int:
@@ -70,12 +66,12 @@ def _room(params: Params) -> int:
 
 
 def _cache(params: Params) -> Shape:
-    return (_room(params), 2 * _width(params))
+    return (_room(params), 2 * width_of(params))
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
     # n rows of the cache, the new key and value, the query, the result, and the position
-    return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
+    return (2 * params["n"] + 4) * width_of(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
@@ -118,9 +114,9 @@ def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HE
 
 
 def _probe(np: Any, params: Params) -> tuple[list[Any], Array]:
-    values, results = whole_values(np, Heads(params["n"], 1, _width(params), 1))
-    qkv, cache = np.zeros((1, 3 * _width(params))), np.zeros(_cache(params))
-    qkv[:, 2 * _width(params) :], cache[: len(values), _width(params) :] = values[-1:], values
+    values, results = whole_values(np, Heads(params["n"], 1, width_of(params), 1))
+    qkv, cache = np.zeros((1, 3 * width_of(params))), np.zeros(_cache(params))
+    qkv[:, 2 * width_of(params) :], cache[: len(values), width_of(params) :] = values[-1:], values
     cache[len(values) - 1] = 0  # the launch writes it
     return [qkv, None, cache], results[-1:]
 
@@ -391,7 +387,7 @@ def _cache_append_room(params: Params) -> int:
 
 
 def _append_cache(params: Params) -> Shape:
-    return (_cache_append_room(params), 2 * _width(params))
+    return (_cache_append_room(params), 2 * width_of(params))
 
 
 def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Array:
@@ -401,7 +397,7 @@ def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Arr
 
 
 def _cache_append_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    width = _width(params)
+    width = width_of(params)
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
         qkv, start, _ = inputs
@@ -423,13 +419,13 @@ _APPEND_KERNEL = GpuText(
 
 
 def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    units, width = 2 * params["n"] * _width(params), _width(params)
+    units, width = 2 * params["n"] * width_of(params), width_of(params)
     return _APPEND_KERNEL.cuda_program(dtype, units, (units, width))
 
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     require_storage(dtype, limits)
-    units, width, room = 2 * params["n"] * _width(params), _width(params), _cache_append_room(params)
+    units, width, room = 2 * params["n"] * width_of(params), width_of(params), _cache_append_room(params)
     require_bindings(
         {"qkv": 3 * units // 2 * ITEMSIZE[dtype], "cache": 2 * room * width * ITEMSIZE[dtype]}, limits
     )
@@ -448,7 +444,7 @@ OPS = (
         },
         sizes=Ladder(low=1, high=16384),
         inputs=(
-            Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
+            Operand("qkv", lambda params: (1, 3 * width_of(params)), "normal"),
             Operand(
                 "position",
                 lambda params: (1,),
@@ -457,9 +453,9 @@ OPS = (
             ),
             Operand("cache", _cache, "normal", role="state"),
         ),
-        output=Operand("out", lambda params: (1, _width(params))),
+        output=Operand("out", lambda params: (1, width_of(params))),
         more_outputs=(Operand("cache", _cache, role="state", tolerance=EXACT),),
-        flops=lambda params: (4 * _width(params) + 5 * by_heads(params).heads) * params["n"],
+        flops=lambda params: (4 * width_of(params) + 5 * by_heads(params).heads) * params["n"],
         traffic=_traffic,
         blas=("numpy", "torch"),
         fits=lambda params: fits(params) or fits_in(_room)(params),
@@ -478,14 +474,14 @@ OPS = (
         options={"width": ATTENTION_PARAMS["options"]["width"], "room": "rows of the cache (twice n)"},
         sizes=Ladder(low=1, high=16384),
         inputs=(
-            Operand("qkv", lambda params: (params["n"], 3 * _width(params)), "normal"),
+            Operand("qkv", lambda params: (params["n"], 3 * width_of(params)), "normal"),
             start_in(_cache_append_room),
             Operand("cache", _append_cache, "normal", role="state"),
         ),
         output=Operand("cache", _append_cache, role="state"),
         flops=lambda params: 0,
         # The appended keys and values, read and written, and the start: rows already in the cache are not moved.
-        traffic=lambda params, dtype: 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"],
+        traffic=lambda params, dtype: 4 * params["n"] * width_of(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"],
         fits=fits_in(_cache_append_room),
         expr=_cache_append_expr,
         library={  # `start` stays on the device

@@ -51,8 +51,9 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernels, numba_candidates, numba_prelude
 from gpubench.kernels.templates.elementwise import vector_shape
-from gpubench.kernels.templates.rows import CUT_INTO_ROWS, EPSILON, OF_WIDTH, across, layernorm, rowwise
+from gpubench.kernels.templates.rows import CUT_INTO_ROWS, EPSILON, OF_WIDTH, across, center, layernorm, rowwise
 from gpubench.kernels.templates.rows.cuda import folds
+from gpubench.kernels.templates.rows.formula import RowArrays
 
 
 def _softmax_formula(m: Any, x: Any) -> Any:
@@ -62,7 +63,7 @@ def _softmax_formula(m: Any, x: Any) -> Any:
 
 def _softmax_scale(xp: Array, y: Array, dy: Array) -> Array:
     """Return the scale of softmax's gradient: |y| (|dy| + sum |y dy|)."""
-    return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
+    return xp.abs(y) * (xp.abs(dy) + RowArrays(xp).total(xp.abs(y * dy)))
 
 
 def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
@@ -71,29 +72,28 @@ def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
 
 
 def _layernorm_grad(m: Any, x: Any, dy: Any, g: Any) -> Any:
-    rest = x - m.mean(x)
-    deviation = m.sqrt(m.mean(rest * rest) + EPSILON)
+    rest, deviation = center(m, x)
     unit, slope = rest / deviation, dy * g
     return (slope - m.mean(slope) - unit * m.mean(slope * unit)) / deviation
 
 
 def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
-    rest = x - m.mean(x)
-    return dy * (rest / m.sqrt(m.mean(rest * rest) + EPSILON))
+    rest, deviation = center(m, x)
+    return dy * (rest / deviation)
 
 
 def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
     """Return the standard deviation of each row, and (|x| + mean |x|) / deviation, the scale of normed elements."""
-    rest = x - xp.mean(x, axis=-1, keepdims=True)
-    deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
-    return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
+    rows = RowArrays(xp)
+    deviation = center(rows, x)[1]
+    return deviation, (xp.abs(x) + rows.mean(xp.abs(x))) / deviation
 
 
 def _layernorm_grad_scale(xp: Array, x: Array, dy: Array, g: Array) -> Array:
     deviation, unit = _unit_scale(xp, x)
     slope = xp.abs(dy * g)
-    means = (xp.mean(slope, axis=-1, keepdims=True), xp.mean(slope * unit, axis=-1, keepdims=True))
-    return (slope + means[0] + unit * means[1]) / deviation
+    rows = RowArrays(xp)
+    return (slope + rows.mean(slope) + unit * rows.mean(slope * unit)) / deviation
 
 
 def _layernorm_grad_torch(torch: Any, x: Any, dy: Any, g: Any) -> Any:

@@ -107,18 +107,20 @@ def _gelu_formula(m: Any, x: Any, dy: Any) -> Any:
     return dy * (m.where(x < 0, e * large, large) + m.fma(_GELU_CURVE * (q * x), x, _GELU_SLOPE * q))
 
 
+def _gelu_inner_slope(x: Array) -> Array:
+    """Return u', the slope of the argument of gelu's tanh."""
+    return GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x
+
+
 def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
     t = gelu_tanh(xp, x)
-    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x))
+    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _gelu_inner_slope(x))
 
 
 def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
     """Return the scale of gelu's gradient: |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u')."""
     t = gelu_tanh(xp, x)
-    return xp.abs(dy) * (
-        0.5 * (1 + xp.abs(t))
-        + 0.5 * xp.abs(x) * (1 + t * t) * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x)
-    )
+    return xp.abs(dy) * (0.5 * (1 + xp.abs(t)) + 0.5 * xp.abs(x) * (1 + t * t) * _gelu_inner_slope(x))
 
 
 def _gelu_forward(torch: Any, x: Any, out: Any = None) -> Any:

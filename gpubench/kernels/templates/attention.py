@@ -81,14 +81,18 @@ ATTENTION_PARAMS: dict[str, Any] = {
 }
 
 
+def width_of(params: Params) -> int:
+    return params.get("width", _WIDTH)
+
+
 def by_heads(params: Params) -> Heads:
     n, heads = params["n"], params.get("heads", HEADS)
     tokens = params.get("tokens", n)
-    return Heads(tokens, heads, params.get("width", _WIDTH) // heads, n // tokens)
+    return Heads(tokens, heads, width_of(params) // heads, n // tokens)
 
 
 def fits(params: Params) -> str | None:
-    width, heads = params.get("width", _WIDTH), params.get("heads", HEADS)
+    width, heads = width_of(params), params.get("heads", HEADS)
     if width % heads:
         return f"{heads} heads do not divide a width of {width}"
     n, tokens = params["n"], params.get("tokens", params["n"])
@@ -98,11 +102,11 @@ def fits(params: Params) -> str | None:
 
 
 def qkv_shape(params: Params) -> Shape:
-    return (params["n"], 3 * params.get("width", _WIDTH))
+    return (params["n"], 3 * width_of(params))
 
 
 def out_shape(params: Params) -> Shape:
-    return (params["n"], params.get("width", _WIDTH))
+    return (params["n"], width_of(params))
 
 
 def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) -> tuple[Array, ...]:

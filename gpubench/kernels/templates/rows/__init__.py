@@ -115,11 +115,16 @@ def rowwise(
     )  # fmt: skip
 
 
-def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
-    """Compute layernorm(x) with the gain `g` and the bias `c`. This is a formula of a row: `m` has the functions of
-    `RowArrays`."""
+def center(m: Any, x: Any) -> tuple[Any, Any]:
+    """Return x - mean and the standard deviation of a row. `m` has the functions of `RowArrays`."""
     rest = x - m.mean(x)
-    return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
+    return rest, m.sqrt(m.mean(rest * rest) + EPSILON)
+
+
+def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
+    """Compute layernorm(x) with the gain `g` and the bias `c`. This is a formula of a row."""
+    rest, deviation = center(m, x)
+    return rest / deviation * g + c
 
 
 def row_formula(name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any]) -> RowFormula:
