@@ -107,18 +107,26 @@ class Queue:
         """Record a launch slice by slice. Yield None after each slice, and in the end the commands."""
         return self._recording(launch.slices, 1)
 
-    def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
+    def _recording(
+        self, slices: Sequence[WgpuLaunch], repeat: int, first: Copies = (), last: Copies = ()
+    ) -> Iterator[Any]:
+        """Record copies, a pass with all slices, and more copies. Yield None after each slice, then the commands."""
         lib = self._lib
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
-        compute = lib.wgpuCommandEncoderBeginComputePass(encoder, self._null)
         try:
-            for part in slices:
-                encode(compute, part, repeat, (lib, self._null))
-                yield None
-            lib.wgpuComputePassEncoderEnd(compute)
+            self._encode_copies(encoder, first)
+            if slices:
+                compute = lib.wgpuCommandEncoderBeginComputePass(encoder, self._null)
+                try:
+                    for part in slices:
+                        encode(compute, part, repeat, (lib, self._null))
+                        yield None
+                    lib.wgpuComputePassEncoderEnd(compute)
+                finally:
+                    lib.wgpuComputePassEncoderRelease(compute)
+            self._encode_copies(encoder, last)
             commands = self._finish(encoder)
         finally:
-            lib.wgpuComputePassEncoderRelease(compute)
             lib.wgpuCommandEncoderRelease(encoder)
         yield commands
 
@@ -134,19 +142,8 @@ class Queue:
 
     def call(self, first: Copies, launch: WgpuLaunch | None = None, last: Copies = ()) -> int:
         """Submit copies, a launch and more copies as one submission. Returns its number."""
-        lib = self._lib
-        encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
-        try:
-            self._encode_copies(encoder, first)
-            if launch is not None:
-                compute = lib.wgpuCommandEncoderBeginComputePass(encoder, self._null)
-                encode(compute, launch, 1, (lib, self._null))
-                lib.wgpuComputePassEncoderEnd(compute)
-                lib.wgpuComputePassEncoderRelease(compute)
-            self._encode_copies(encoder, last)
-            return self.submit(self._finish(encoder))
-        finally:
-            lib.wgpuCommandEncoderRelease(encoder)
+        *_, commands = self._recording([launch] if launch is not None else [], 1, first, last)
+        return self.submit(commands)
 
     def _encode_copies(self, encoder: Any, copies: Copies) -> None:
         for source, source_at, target, target_at, size in copies:
