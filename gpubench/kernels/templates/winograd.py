@@ -280,7 +280,8 @@ def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, lim
 
 
 def _wgsl_tiles(even: bool) -> str:
-    """Return the body of the second dispatch."""
+    """Return the body of the second dispatch, which goes on as CUDA's kernel does, except that a thread loads two rows
+    of a tile."""
     quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
     sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
     multiply = "\n".join(
@@ -303,7 +304,6 @@ def _wgsl_tiles(even: bool) -> str:
   let own = p.across * p.across;
   let plane = p.edge * p.edge;
   let first = (group.y * groups.x + group.x) * {TILES}u;
-  // What a thread loads: two rows of a tile, in every fourth channel, and two quads of the filters' numbers.
   let row = lane / 8u;
   let tile = warp % 4u * 8u + lane % 8u;
   let from_channel = warp / 4u;
@@ -327,8 +327,6 @@ def _wgsl_tiles(even: bool) -> str:
   var from_1 = (image * p.channels + from_channel) * plane + u32(row_1 * i32(p.edge) + left);
   var of_quads = group.z * p.rounds * {of_filters}u + thread;
   let kept = {4 * of_filters}u + (from_channel * {PRODUCTS}u + 4u * row) * {TILES}u + (tile + 8u * row) % {TILES}u;
-  // What it multiplies: two quads of filters by two quads of tiles, which are turned by eight for each row of products,
-  // or threads that store them would meet in one bank.
   let filters = lane % 8u;
   let pixels = lane / 8u;
   let near = (pixels + 2u * (warp / 4u)) % {TILES // 4}u;
