@@ -77,7 +77,7 @@ const bool WHOLE = {int(self.whole)};
 extern "C" __global__ void{clustered} __launch_bounds__({self.threads})
 gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long long columns) {{
   __shared__ real spare[{body.count("spare[")}][32 + 8];  // a word per warp, then one per block of the cluster
-  enter();
+  arrive();
   const int lane = threadIdx.x % ROW_THREADS, first = rank() * (HELD * ROW_THREADS) + lane;
   const long long index = (long long)(blockIdx.x / CLUSTER) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
   const bool live = index < rows;  // a spare row repeats the last one and writes nothing
@@ -213,8 +213,7 @@ def _write_words(text: str, step: RowStep) -> str:
     """Return the text of a fold with its variables named for `step`."""
     text = re.sub(r"\b(top|total|power)\b", rf"\1_{step.index}", text)
     # the first fold waits until the other blocks of a cluster have started
-    entered = "" if step.index else "  entered();\n"
-    text = text.replace("  ENTERED\n", entered)
+    text = text.replace("  WAIT\n", "" if step.index else "  wait();\n")
     return text.replace("FIRST", str(step.index)).replace("SECOND", str(step.index + 1))
 
 
@@ -227,7 +226,7 @@ _BACKWARDS = """  const int last = (units - 1 - lane) / ROW_THREADS * ROW_THREAD
 """
 _TOTAL = """  real total = 0;
 ADDED
-  ENTERED
+  WAIT
   total = across<Sum>(total, spare[FIRST]);
 """
 
@@ -240,7 +239,7 @@ _HELD_POWERS = """  real power[HELD][WIDTH], top = minus_infinity(), total = 0;
       power[k][j] = WHOLE || first + k * ROW_THREADS < units ? TERM : minus_infinity();
       top = Larger::of(power[k][j], top);
     }
-  ENTERED
+  WAIT
   top = across<Larger>(top, spare[FIRST]);
   #pragma unroll
   for (int k = 0; k < HELD; ++k)
@@ -250,7 +249,7 @@ _HELD_POWERS = """  real power[HELD][WIDTH], top = minus_infinity(), total = 0;
 """
 _PACKED_POWERS = """  real top = minus_infinity(), total = 0;
 LARGEST
-  ENTERED
+  WAIT
   top = across<Larger>(top, spare[FIRST]);
 ADDED
   total = across<Sum>(total, spare[SECOND]);
@@ -268,7 +267,7 @@ UNIT
     total = total * exp(highest - higher) + part;
     highest = higher;
   }
-  ENTERED
+  WAIT
   const real top = across<Larger>(highest, spare[FIRST]);
   total = across<Sum>(total * exp(highest - top), spare[SECOND]);
 """
@@ -336,8 +335,8 @@ template <class Join> __device__ __forceinline__ real across(real value, real* s
 }
 """
 
-_NO_CLUSTER = """__device__ __forceinline__ void enter() {}
-__device__ __forceinline__ void entered() {}
+_NO_CLUSTER = """__device__ __forceinline__ void arrive() {}
+__device__ __forceinline__ void wait() {}
 __device__ __forceinline__ int rank() { return 0; }
 template <class Join> __device__ __forceinline__ real over_cluster(real value, real*) { return value; }"""
 
@@ -346,8 +345,6 @@ _CLUSTER = """__device__ __forceinline__ void arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void enter() { arrive(); }
-__device__ __forceinline__ void entered() { wait(); }
 __device__ __forceinline__ int rank() {
   int r;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
