@@ -65,7 +65,7 @@ from gpubench.kernels.templates import (
     whole_units,
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.templates.elementwise import vector_shape
+from gpubench.kernels.templates.elementwise import matrix_shape, vector_shape
 from gpubench.kernels.templates.matmul import wgsl
 
 _TURNS = ("ta", "tb")
@@ -74,8 +74,7 @@ _BLOCK = 256 * 1024  # halves that one thread converts at a time, so that they s
 
 def sides(params: Params) -> tuple[int, int, int]:
     """Return (m, n, k): rows of C, columns of C, length of the inner products."""
-    n = params["n"]
-    return (params.get("m", n), n, params.get("k", n))
+    return (*matrix_shape(params), params.get("k", params["n"]))
 
 
 def _batch(params: Params) -> Shape:
@@ -473,11 +472,6 @@ def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> st
 # ---------------------------------------------------------------- the op
 
 
-def gemv_sides(params: Params) -> tuple[int, int]:
-    """Return (m, n): rows and columns of A."""
-    return (params.get("m", params["n"]), params["n"])
-
-
 OPS = (
     Op(
         name="matmul",
@@ -525,9 +519,9 @@ OPS = (
         params={"n": "side of the square matrix A"},
         options={"m": "rows of A; n is its columns (default: n)"},
         sizes=Ladder(low=64, high=4096, granule=8),
-        inputs=(Operand("a", gemv_sides), Operand("x", vector_shape)),
-        output=Operand("out", lambda params: gemv_sides(params)[:1]),
-        flops=lambda params: 2 * math.prod(gemv_sides(params)),
+        inputs=(Operand("a", matrix_shape), Operand("x", vector_shape)),
+        output=Operand("out", lambda params: matrix_shape(params)[:1]),
+        flops=lambda params: 2 * math.prod(matrix_shape(params)),
         expr=lambda xp, a, x: a @ x,
         library={"torch": lambda torch, a, x, out: torch.mv(a, x, out=out)},
         # The norm of a row of A times the norm of x.
@@ -541,8 +535,8 @@ OPS = (
                 Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),
                 Kernel("numpy", build_cpu_halves, variant="widened", dtypes=("float16",)),
             ),
-            lambda params, dtype, limits: build_cuda(*gemv_sides(params), dtype, limits),
-            lambda params, dtype, limits: build_wgsl(*gemv_sides(params), dtype, limits),
+            lambda params, dtype, limits: build_cuda(*matrix_shape(params), dtype, limits),
+            lambda params, dtype, limits: build_wgsl(*matrix_shape(params), dtype, limits),
         ),
     ),
 )

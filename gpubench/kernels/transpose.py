@@ -42,6 +42,7 @@ from gpubench.kernels.templates.cpu import (
     numba_signature,
     thread_counts,
 )
+from gpubench.kernels.templates.elementwise import matrix_shape
 
 # ---------------------------------------------------------------- CPU
 
@@ -323,14 +324,9 @@ def _element_source(dtype: str, limits: Limits) -> str:
     return _SHADER(buffers, f"{_SIDE}, {rows}", body, before=shared)
 
 
-def sides(params: Params) -> tuple[int, int]:
-    """Return (m, n), the numbers of rows and columns of x."""
-    return (params.get("m", params["n"]), params["n"])
-
-
 def _columns(params: Params, units: int) -> Params:
     """Return the params for `units` columns of x, which are rows of the output."""
-    return {"n": units, "m": params.get("m", params["n"])}
+    return {"n": units, "m": matrix_shape(params)[0]}
 
 
 OPS = (
@@ -341,8 +337,8 @@ OPS = (
         params={"n": "side of the square matrix"},
         options={"m": "rows of x; n is its columns (default: n)"},
         sizes=Ladder(low=64, high=4096),
-        inputs=(Operand("x", sides),),
-        output=Operand("out", lambda params: sides(params)[::-1]),
+        inputs=(Operand("x", matrix_shape),),
+        output=Operand("out", lambda params: matrix_shape(params)[::-1]),
         flops=lambda params: 0,
         # x.T alone is a view: nothing would move, and nothing would be measured.
         expr=lambda xp, x: xp.ascontiguousarray(x.T),
@@ -350,9 +346,11 @@ OPS = (
         tolerance=EXACT,
         split=Split({"x": 1}, _columns),
         tuned=by_backend(
-            compiled_kernels(lambda params, dtype, limits: numba_transposes(*sides(params), dtype, limits)),
-            lambda params, dtype, limits: build_cuda(*sides(params), dtype),
-            lambda params, dtype, limits: build_wgsl(*sides(params), dtype, limits),
+            compiled_kernels(
+                lambda params, dtype, limits: numba_transposes(*matrix_shape(params), dtype, limits)
+            ),
+            lambda params, dtype, limits: build_cuda(*matrix_shape(params), dtype),
+            lambda params, dtype, limits: build_wgsl(*matrix_shape(params), dtype, limits),
         ),
     ),
 )

@@ -384,7 +384,7 @@ OPS = (
         flops_per_element=3,
         formula=lambda m, mean, dw: MEAN_DECAY * mean + (1 - MEAN_DECAY) * dw,
         library={"torch": lambda torch, mean, dw, out=None: torch.lerp(mean, dw, 1 - MEAN_DECAY, out=out)},
-        tolerance=Tolerance(8, scale=lambda xp, mean, dw: absolute_sum(xp, mean, dw)),
+        tolerance=Tolerance(8, scale=absolute_sum),
     ),
     elementwise(
         name="adam_square",

@@ -99,6 +99,11 @@ def vector_shape(params: Params) -> Shape:
     return (n,) if columns is None else (n // columns, columns)
 
 
+def matrix_shape(params: Params) -> tuple[int, int]:
+    """Return (m, n): the rows and columns of an n x n matrix, or of an m x n matrix if `m` is given."""
+    return params.get("m", params["n"]), params["n"]
+
+
 def absolute_sum(xp: Array, *terms: Array) -> Array:
     """Return |terms[0]| + |terms[1]| + ..., the scale of a sum whose terms may cancel."""
     total = xp.abs(terms[0])
