@@ -44,6 +44,7 @@ from gpubench.kernels.templates import (
     require_bindings,
     require_grid,
     require_storage,
+    room_of,
     shader,
     whole_units,
 )
@@ -382,12 +383,8 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
 # ---------------------------------------------------------------- cache_append
 
 
-def _cache_append_room(params: Params) -> int:
-    return params.get("room", 2 * params["n"])
-
-
 def _append_cache(params: Params) -> Shape:
-    return (_cache_append_room(params), 2 * width_of(params))
+    return (room_of(params), 2 * width_of(params))
 
 
 def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Array:
@@ -425,7 +422,7 @@ def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgra
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     require_storage(dtype, limits)
-    units, width, room = 2 * params["n"] * width_of(params), width_of(params), _cache_append_room(params)
+    units, width, room = 2 * params["n"] * width_of(params), width_of(params), room_of(params)
     require_bindings(
         {"qkv": 3 * units // 2 * ITEMSIZE[dtype], "cache": 2 * room * width * ITEMSIZE[dtype]}, limits
     )
@@ -475,14 +472,14 @@ OPS = (
         sizes=Ladder(low=1, high=16384),
         inputs=(
             Operand("qkv", lambda params: (params["n"], 3 * width_of(params)), "normal"),
-            start_in(_cache_append_room),
+            start_in(room_of),
             Operand("cache", _append_cache, "normal", role="state"),
         ),
         output=Operand("cache", _append_cache, role="state"),
         flops=lambda params: 0,
         # The appended keys and values, read and written, and the start: rows already in the cache are not moved.
         traffic=lambda params, dtype: 4 * params["n"] * width_of(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"],
-        fits=fits_in(_cache_append_room),
+        fits=fits_in(room_of),
         expr=_cache_append_expr,
         library={  # `start` stays on the device
             "torch": lambda torch, qkv, start, cache: cache.index_copy_(

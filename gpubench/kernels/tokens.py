@@ -53,6 +53,7 @@ from gpubench.kernels.templates import (
     lanes,
     require_bindings,
     require_storage,
+    room_of,
     whole_units,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
@@ -182,12 +183,8 @@ def _length(params: Params) -> Shape:
     return (size - beside,)
 
 
-def _room(params: Params) -> int:
-    return params.get("room", 2 * params["n"])
-
-
 def _sequence(params: Params) -> Shape:
-    return (_room(params),)
+    return (room_of(params),)
 
 
 def _append_expr(xp: Array, ids: Array, start: Array, sequence: Array) -> tuple[Array, Array]:
@@ -223,7 +220,7 @@ _KERNEL = GpuText(
 
 
 def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    n, room = params["n"], _room(params)
+    n, room = params["n"], room_of(params)
     require_bindings({"sequence": room * ITEMSIZE["int32"]}, limits)
     return _KERNEL.wgsl_program("float32", n, (n, room - 1), limits)
 
@@ -435,7 +432,7 @@ OPS = (
         sizes=Ladder(low=1, high=65536),
         inputs=(
             Operand("ids", vector_shape, Ids(lambda params: _VOCABULARY), dtype="int32"),
-            start_in(_room),
+            start_in(room_of),
             Operand("sequence", _sequence, Ids(lambda params: _VOCABULARY), role="state", dtype="int32"),
         ),
         output=Operand("sequence", _sequence, role="state", dtype="int32"),
@@ -443,7 +440,7 @@ OPS = (
         flops=lambda params: 0,
         # Each new id is read and written, and so is `start`. Ids already in the sequence are not moved.
         traffic=lambda params, dtype: (2 * params["n"] + 2) * ITEMSIZE["int32"],
-        fits=fits_in(_room),
+        fits=fits_in(room_of),
         expr=_append_expr,
         library={"torch": _append_torch},
         tolerance=EXACT,

@@ -57,6 +57,11 @@ def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
     return 1 << (min(most, limits.max_workgroup_threads).bit_length() - 1)
 
 
+def room_of(params: Params) -> int:
+    """Return how many tokens an op has places for, by default twice as many as it appends."""
+    return params.get("room", 2 * params["n"])
+
+
 def fits_in(room: Callable[[Params], int]) -> Callable[[Params], str | None]:
     """Return the `fits` function of an op that appends n tokens, of which `room(params)` have a place."""
     return lambda params: (
