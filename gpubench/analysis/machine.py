@@ -173,7 +173,7 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
     read, and for folders without a usable run."""
     from gpubench.result import store
 
-    if source is not None and not os.path.isdir(source):
+    if source is not None and not os.path.isdir(str(source)):
         yield store.load(source)
         return
     folders = [Path(source)] if source is not None else [results_dir, store.user_data_dir() / "results"]

@@ -35,7 +35,7 @@ from gpubench.analysis.machine import runs
 from gpubench.analysis.thresholds import GpuThreshold, dtype_name, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
-from gpubench.result.case import beside_size
+from gpubench.result.case import SHORT_DTYPES, beside_size
 from gpubench.result.run import Run
 
 # The size n, the shape of one array, the shapes of all inputs, or the params by name.
@@ -86,12 +86,13 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def command(self) -> str | None:
-        """The command that measures exactly this call. It is None if the call was measured, or if no size has
-        its shape."""
+        """The command that measures exactly this call. It is None if the call was measured, or if the
+        op has no such shape or dtype."""
         question: _Question | None = vars(self).get("_question")
-        if question is None or question.n <= 0 or self.basis == "measured":
+        if not question or question.n <= 0 or self.basis == "measured":
             return None
-        return measuring_command(question.call.key, question.n)
+        key = question.call.key
+        return measuring_command(key, question.n) if key.dtype in SHORT_DTYPES else None
 
     def __copy__(self) -> Answer:
         return self
@@ -196,12 +197,15 @@ class Policy:
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)
-        sets = (
-            contender_set(measured.run, measured.groups[key], regime_id)
-            for measured in self._runs
-            if key in measured.keys and key in measured.groups
+        call = _Call(
+            key,
+            regime_id,
+            _Lazy(
+                contender_set(measured.run, measured.groups[key], regime_id)
+                for measured in self._runs
+                if key in measured.keys and key in measured.groups
+            ),
         )
-        call = _Call(key, regime_id, _Lazy(sets))
         # Questions about calls that nobody measured must not fill the memory.
         if len(self._calls) < MOST_QUESTIONS and any(key in measured.keys for measured in self._runs):
             self._calls[op, dtype, params, regime] = call
@@ -265,8 +269,14 @@ class _Call(NamedTuple):
                 split.gpu_share, split.assignment,
             )  # fmt: skip
         gain = None if decision.against is None else decision.against_s / decision.seconds
-        backend = best.device_id.partition(":")[0]
-        return Answer(best.device_id, backend, best.implementation, decision.seconds, gain, decision.basis(n))
+        return Answer(
+            best.device_id,
+            best.device_id.partition(":")[0],
+            best.implementation,
+            decision.seconds,
+            gain,
+            decision.basis(n),
+        )
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
@@ -307,9 +317,7 @@ def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
     # a user's function: the length of its single axis
     if declared is None:
         return whole if len(shapes[0]) < 2 else 0, ()
-    if not shapes[0]:
-        return whole, ()
-    if not declared.inputs or tuple(declared.inputs[0].shape({"n": 64})) == (64,):
+    if not shapes[0] or not declared.inputs or tuple(declared.inputs[0].shape({"n": 64})) == (64,):
         return whole, ()
     if set(declared.options) == {"columns"}:  # rows, however many axes count them
         shapes = tuple((math.prod(lengths[:-1]), lengths[-1]) for lengths in shapes if lengths)
@@ -327,9 +335,8 @@ def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
 
 
 def _fits(declared: Op, params: Params, shapes: Sequence[Shape]) -> bool:
-    operands = zip(declared.inputs, shapes, strict=False)
     return declared.fits(params) is None and all(
-        tuple(operand.shape(params)) == shape for operand, shape in operands
+        tuple(operand.shape(params)) == shape for operand, shape in zip(declared.inputs, shapes, strict=False)
     )
 
 

@@ -308,8 +308,8 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype, such as "float32". `dtype` is a name, a short name such as "f32", or an
     object with a name."""
-    own = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
-    name = own.rpartition(".")[2]  # torch.float32 has no name
+    name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    name = name.rpartition(".")[2]  # torch.float32 has no name
     return LONG_DTYPES.get(name, name)
 
 

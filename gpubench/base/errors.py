@@ -143,7 +143,7 @@ _WORDS = {
 
 def find_limit(error: BaseException) -> str:
     """Return the limit of the system that caused this exception, and where to see it. Return "" if none did."""
-    number = error.errno if isinstance(error, OSError) else None
+    number = getattr(error, "errno", None)
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NO_MEMORY
     if number in (errno.EMFILE, errno.ENFILE):
@@ -163,7 +163,7 @@ def name_limit(text: str) -> str:
 _MEANT = (
     "run bench benchmark measure profile test, detect devices doctor gpus info, ops kernels list ls, compare diff,"
     "report export html latest plot results show view, sizes n, size n, budget time, version v, hybrid both,"
-    "device gpu, host cpu, float16 half, float64 double, cupy cuda hip, numpy cpu, wgpu vulkan metal dx12"
+    "device gpu, host cpu, float16 half, float64 double, cupy cuda hip, numpy cpu, wgpu vulkan metal dx12, result run"
 )
 
 
@@ -202,8 +202,8 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
     # Names were typed as a list without commas, whatever `hint` says.
     if len(words) > 1 and set(words) <= set(allowed):
         hint = f"in a list write {','.join(words)}" + (";" if listing else "")
-    steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")
+    steps = filter(None, (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else ""))
     raise UsageError(
         "unknown-value", f"{what}: there is no {word!r}", why=why,
-        hint=" ".join(filter(None, steps)) or f"take one of these for {what}",
+        hint=" ".join(steps) or f"take one of these for {what}",
     )  # fmt: skip

@@ -53,12 +53,12 @@ def _regime(options: AdviseOptions) -> str:
 def _size(text: str) -> int:
     from gpubench.base import units
 
-    sizes = units.parse_sizes(text, option="--size")
-    if len(sizes) != 1:
+    size, *others = units.parse_sizes(text, option="--size")
+    if others:
         raise UsageError(
             "many-sizes", f"--size: {text[:60]!r} is more than one size", why="one question has one answer"
         )
-    return sizes[0]
+    return size
 
 
 def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run], Key]:

@@ -29,12 +29,13 @@ def documents() -> dict[str, str]:
 
 def schema(options: SchemaOptions) -> None:
     """Print the JSON Schema of a document, or of one line of events."""
-    name = options.name if options.name.startswith(_PREFIX) else _PREFIX + options.name
     types = documents()
-    require_choice(name, types, "NAME")
+    name = _PREFIX + require_choice(
+        options.name.removeprefix(_PREFIX), [name.removeprefix(_PREFIX) for name in types], "NAME"
+    )
     import msgspec
 
     from gpubench.result.store import document
 
-    document_schema = document.schema(name, wings.find(types[name]))
-    streams.put(msgspec.json.format(msgspec.json.encode(document_schema)).decode() + "\n")
+    text = document.schema(name, wings.find(types[name]))
+    streams.put(msgspec.json.format(msgspec.json.encode(text)).decode() + "\n")

@@ -333,7 +333,9 @@ class RayEngine:
             return Arrival(node, reason=error_reason(error), why=error_text(error))
         if not isinstance(message, bytes):
             self.cancel(node)
-            return Arrival(node, reason="failed", why=f"it sent a {type(message).__name__} and no bytes")
+            return Arrival(
+                node, reason="failed", why=f"it sent an object of type {type(message).__name__} and no bytes"
+            )
         return Arrival(node, message)
 
     def cancel(self, node: str) -> None:

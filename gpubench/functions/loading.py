@@ -123,7 +123,7 @@ def on_host(value: Any) -> Array:
     array = np.asarray(getattr(value, "array", value))
     if array.dtype.kind == "O":
         raise Unreadable(
-            f"it returns a {type(value).__name__}, which is no array: say same=, or make one with to_cpu="
+            f"it returns an object of type {type(value).__name__}, which is no array: say same=, or convert by to_cpu="
         )
     return array
 
@@ -366,7 +366,9 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         made = list(made)
     if not isinstance(made, list | tuple):
         if made is None or len(arguments) != 1:
-            raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
+            raise PluginError(
+                f"its inputs are of type {type(made).__name__}: return a list, one item an argument"
+            )
         made = [made]
 
     def cast(x: Any) -> Any:

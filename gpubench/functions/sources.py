@@ -169,7 +169,7 @@ def _notes(report: TrialReport) -> list[RunWarning]:
         f"{f.name} takes "
         + (
             ", ".join(f"{shown.name} {shape_text(shown)}" for shown in arrays)
-            or "no inputs, so n changes nothing"
+            or "no inputs (*args and arguments with a default get some by inputs= alone), so n changes nothing"
         )
         for f in report.functions
         if (arrays := [shown for shown in f.inputs if f.own_inputs and shown.extents]) or not f.inputs

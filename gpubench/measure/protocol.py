@@ -367,7 +367,7 @@ def _plain(value: object) -> str | int | float:
         return operator.index(value)
     if isinstance(value, SupportsFloat):
         return float(value)
-    raise TypeError(f"no message can hold a {type(value).__name__}")
+    raise TypeError(f"no message can hold an object of type {type(value).__name__}")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)

@@ -313,7 +313,7 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
     `option`, if `text` is not a selector."""
     path, at, device = rename_old_devices(text.strip()).partition("@")
     segments = path.split("/")
-    if not path or len(segments) > len(_SEGMENTS) or "" in segments or (at and not device):
+    if len(segments) > len(_SEGMENTS) or "" in segments or (at and not device):
         _refuse(text, option, f"a selector is {'/'.join(_SEGMENTS)}@DEVICE, from the left, each part may be *")
     parts = [*segments, *["*"] * (len(_SEGMENTS) - len(segments))]
     size = _size_test(parts[1], text, option)
@@ -335,8 +335,11 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
 
 def _regimes(case: Case) -> tuple[str, ...]:
     """Return all names by which a selector can select the regime of the case."""
-    stands_for = [name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs]
-    return (case.regime_id, case.regime, *stands_for)
+    return (
+        case.regime_id,
+        case.regime,
+        *(name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs),
+    )
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
@@ -366,6 +369,8 @@ def _size_test(text: str, whole: str, option: str) -> Selector:
         ">=": (bound, MAX_SIZE),
         "<=": (1, bound),
     }[match["sign"]]
+    if low > high:
+        _refuse(whole, option, f"{text!r} is an empty range: the smaller size comes first")
     params = dict(_param(other, whole, option) for other in others)
 
     def matches(case: Case) -> bool:
@@ -382,10 +387,10 @@ def _param(text: str, whole: str, option: str) -> tuple[str, int]:
 
 
 def _one_size(text: str, option: str) -> int:
-    sizes = parse_sizes(text, option=option)
-    if len(sizes) != 1:
+    size, *others = parse_sizes(text, option=option)
+    if others:
         _refuse(text, option, "one size is wanted here, not several")
-    return sizes[0]
+    return size
 
 
 def _refuse(text: str, option: str, why: str) -> NoReturn:

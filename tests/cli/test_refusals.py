@@ -89,7 +89,7 @@ USAGE = [
     ("ops --fromat json", "did you mean '--format'?"), ("ops --format jsno", "did you mean 'json'?"),
     ("ops --format", "requires an argument"), ("ops --format", "gpubench ops --help"), ("ops --color blue", "auto, always, never"),
     ("ops --json --format markdown", "--json and --format contradict each other"),
-    ("schema report surplus", "unexpected extra argument"), ("schema gpubench-resutl", "did you mean 'gpubench-result'?"),
+    ("schema report surplus", "unexpected extra argument"), ("schema gpubench-resutl", "did you mean 'result'?"), ("schema run", "did you mean 'result'?"),
     ("schema --verbos", "did you mean '--verbose'?"),
     ("report -o a.md --output=b.md", "more than once"), ("compare a.json b.json -o a.md -o b.html", "more than once"),
     ("report good.json --format tabel", "did you mean 'table'?"), *((f"{words} -o good.json", "is a file that is read") for words in ("report ./good.json", "compare r.json new=./good.json", "noise good.json", "merge r.json good.json", "run --like good.json", "report r.json --claims good.json")), ("report good.json -o no/such/folder/report.md", "does not exist"),

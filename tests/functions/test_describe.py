@@ -458,7 +458,7 @@ def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
 def test_a_result_of_any_library_comes_to_the_host(value, told):
     if told is None:
         told = str(raised(loading.Unreadable, loading.on_host, value))
-        assert "it returns a object, which is no array" in told
+        assert "it returns an object of type object, which is no array" in told
     else:
         np.testing.assert_equal(loading.on_host(value), np.array(told))
 

@@ -18,7 +18,7 @@ import pytest
 import gpubench
 from gpubench.analysis.thresholds import situation_regime
 from gpubench.api import shows_progress
-from gpubench.base.errors import UsageError
+from gpubench.base.errors import InputError, UsageError
 from gpubench.report.wording import short_text, situation_text
 from gpubench.result.case import parse_situation
 from tests.raising import raised
@@ -38,8 +38,7 @@ def test_a_result_tells_thresholds_and_speedups(result):
     assert re.fullmatch(r"~?[\d.]+ [KM] \(.*[KM]\)", str(dot)), "the cell of a report"
     assert result.threshold("add", situation="copied").n == math.inf
     assert str(result.threshold("dot", "20 calls a copy")).endswith("for '20 calls a copy'")
-    small, large = result.speedup(100_000, "dot"), result.speedup(16 * 2**20, "dot")
-    assert small < 1 < large
+    assert result.speedup(100_000, "dot") < 1 < result.speedup(16 * 2**20, "dot")
     assert {result.speedup(n, "dot") for n in (2**40, 0, -1)} == {None}
 
 
@@ -81,6 +80,7 @@ def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
 def test_policy_has_the_same_thresholds(result):
     policy = gpubench.Policy.load(H200)
     assert (policy.threshold("dot"), "dot" in repr(policy)) == (result.threshold("dot"), True)
+    assert "cannot be read" in str(raised(InputError, gpubench.Policy.load, [H200]))
     assert policy.choose("dot", 2**24, regime="resident").backend == "cupy"
     with pytest.raises(TypeError, match=r"Policy\.load"):
         gpubench.Policy("r.json")
@@ -236,8 +236,7 @@ def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path):
 def test_an_answer_tells_what_it_rests_on():
     policy = gpubench.Policy.load(H200)
     answer = policy.choose("dot", 3_000_000, regime="resident")
-    low, high = answer.interval
-    assert low < answer.expected_s < high
+    assert answer.interval[0] < answer.expected_s < answer.interval[1]
     assert answer.confidence in ("clear", "close")
     assert answer.why.startswith("between the measured sizes ")
     assert "times as fast as" in answer.why
@@ -246,8 +245,9 @@ def test_an_answer_tells_what_it_rests_on():
     assert (outside.confidence, outside.interval) == ("none", None)
     assert "measured from n = " in outside.why
     unknown = policy.choose("linear", 512)
-    assert unknown.why == "no result has this op, dtype and shape"
     assert unknown.command == "gpubench run --ops linear --sizes 512"
+    refused = policy.choose("linear", 512, dtype="int8")
+    assert (refused.command, unknown.why) == (None, "no result has this op, dtype and shape")
 
 
 # A kernel, as far as gpubench can tell, that runs each cell and shows the value of its last line.

@@ -218,7 +218,7 @@ def _operand(value: Any) -> Any:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise Untraceable(f"mixes arrays with a {type(value).__name__}") from None
+        raise Untraceable(f"mixes arrays with an object of type {type(value).__name__}") from None
     if not math.isfinite(number):
         raise Untraceable(f"holds the number {number}")
     return number

@@ -324,7 +324,7 @@ def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(m
     ray.calls.clear()
     assert engine.poll(2.5) == [Arrival("a", b"one"), Arrival("b", b"x")]
     assert ray.calls == [(1, 2.5), (2, 0)]
-    number = Arrival("b", reason="failed", why="it sent a int and no bytes")
+    number = Arrival("b", reason="failed", why="it sent an object of type int and no bytes")
     assert (engine.poll(2.5), ray.calls[-1]) == ([Arrival("a", b"two"), number], ("cancel", tasks[1]))
     assert engine.poll(2.5) == [Arrival("a", reason="died", why="off power")]
     ray.ready.append(iter(()))

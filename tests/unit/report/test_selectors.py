@@ -32,7 +32,7 @@ def test_what_a_selector_matches(text, what, matches):
 
 
 @pytest.mark.parametrize("text", ["", "@cupy", "matmul@", "a/b/c/d/e/f", "matmul//f32", "matmul/4096", "matmul/n>1",
-                                  "matmul/n=0", "matmul/n>=1..2", "matmul/n=1k:4k", "matmul/n=1,batch", f"a/n=1,k={'9' * 5000}"])  # fmt: skip
+                                  "matmul/n=0", "matmul/n>=1..2", "matmul/n=1k:4k", "matmul/n=4k..1k", "matmul/n=1,batch", f"a/n=1,k={'9' * 5000}"])  # fmt: skip
 def test_what_is_no_selector_is_a_usage_error(text):
     assert "--skip" in raised(UsageError, selector, text, option="--skip").message
 
