@@ -307,9 +307,11 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
     """Return, by series, the largest size at which the newest run of every machine has the speedup of a
     hardware GPU. Series without such a size are left out. `machines` must not be empty."""
-    measured = [_sizes(headlines(side.newest)) for side in machines]
-    shared = {name: set.intersection(*(sizes.get(name, set()) for sizes in measured)) for name in measured[0]}
-    return {name: max(sizes) for name, sizes in shared.items() if sizes}
+    compared = [
+        dict.fromkeys((item.case.case.series, item.n) for item in headlines(side.newest)) for side in machines
+    ]
+    common = [place for place in compared[0] if all(place in places for places in compared)]
+    return {name: max(n for _, n in same) for name, same in group_by(common, lambda place: place[0]).items()}
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:
@@ -340,10 +342,3 @@ def _weight(by_run: dict[int, CaseResult]) -> tuple[int, int, float]:
 def _history(by_run: dict[int, CaseResult], runs: int) -> History:
     times = [by_run[i].time if i in by_run else None for i in range(runs)]
     return History(by_run[max(by_run)].id, tuple(time.estimate if time else None for time in times))
-
-
-def _sizes(rows: Sequence[Speedup]) -> dict[SeriesKey, set[int]]:
-    sizes: dict[SeriesKey, set[int]] = {}
-    for item in rows:
-        sizes.setdefault(item.case.case.series, set()).add(item.case.case.params["n"])
-    return sizes

@@ -312,8 +312,8 @@ def residents(run: Run, without: Collection[str]) -> Residents:
     left out."""
     return {
         _kernel_key(outcome): outcome
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and outcome.case.queued and outcome.id not in without
+        for outcome in run.measurements
+        if outcome.case.queued and outcome.id not in without
     }
 
 

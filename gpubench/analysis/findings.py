@@ -20,7 +20,7 @@ from gpubench.base.plugins import wings
 from gpubench.base.units import count_noun
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS, Case
-from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures_of
+from gpubench.result.run import Run, RunWarning, Severity, failures_of
 
 
 class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,10 +92,8 @@ def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
     quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
     ids = sorted(
         outcome.id
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement)
-        and outcome.id in quiet
-        and any(block.discarded for block in outcome.blocks)
+        for outcome in run.measurements
+        if outcome.id in quiet and any(block.discarded for block in outcome.blocks)
     )
     message = "samples taken while the device was throttled were set aside and taken again"
     hint = "they are in the file; better cooling or power would spare the time"
@@ -124,12 +122,8 @@ def find_waiting(run: Run) -> list[str]:
     implementation it is the id of the largest case."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
-    for outcome in run.outcomes:
-        if (
-            isinstance(outcome, Measurement)
-            and outcome.case.group == FUNCTIONS
-            and outcome.case.device_id in gpus
-        ):
+    for outcome in run.measurements:
+        if outcome.case.group == FUNCTIONS and outcome.case.device_id in gpus:
             launches = [second for part in outcome.parts for second in part.launch_s or ()]
             singles = [second for part in outcome.parts for second in part.single_s or ()]
             if launches and singles:

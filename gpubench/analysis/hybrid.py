@@ -62,7 +62,6 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def pipelines(analysis: Analysis) -> tuple[Pipeline, ...]:
     """Return a row for each workload and device that has a timed pipeline, in the order of the cases."""
-    outcomes = {outcome.id: outcome for outcome in analysis.run.outcomes}
     rows = []
     for results in group_by(
         analysis.cases, lambda result: (result.case.workload, result.case.device_id)
@@ -71,16 +70,13 @@ def pipelines(analysis: Analysis) -> tuple[Pipeline, ...]:
         if streamed is None:
             continue
         copied = fastest(result for result in results if result.case.regime == "transfer-always")
-        outcome = outcomes[streamed.id]
-        assert isinstance(outcome, Measurement)
-        rows.append(_pipeline(analysis, outcome, streamed, copied))
+        rows.append(_pipeline(analysis, streamed, copied))
     return tuple(rows)
 
 
-def _pipeline(
-    analysis: Analysis, outcome: Measurement, streamed: CaseResult, copied: CaseResult | None
-) -> Pipeline:
+def _pipeline(analysis: Analysis, streamed: CaseResult, copied: CaseResult | None) -> Pipeline:
     assert streamed.time is not None
+    outcome = analysis.outcomes[streamed.id]
     gain = pair_ratio(copied, streamed) if copied else None
     stages = stage_medians(analysis.run, outcome)
     bound = max(

@@ -213,9 +213,7 @@ def components(run: Run) -> tuple[Components, ...]:
     """Return the scatter for each device and length of launches, sorted by device, then from short to
     long launches."""
     values: dict[tuple[str, Launches], list[Nested]] = {}
-    for outcome in run.outcomes:
-        if not isinstance(outcome, Measurement):
-            continue
+    for outcome in run.measurements:
         blocks = main_blocks(run, outcome).values()
         nested = [[used for block in members if (used := wall_samples([block]))] for members in blocks]
         nested = [session for session in nested if session]

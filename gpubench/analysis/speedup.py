@@ -318,11 +318,7 @@ def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[
     threads, usable = _threads(records), usable_cpus(run)
     count = "threads unknown" if threads is None else f"{threads} of {usable or '?'} threads"
     limited = " (cpu-limited)" if cpu_limit(run) else ""
-    measured = [
-        outcome
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and outcome.case.device_id == device_id
-    ]
+    measured = [outcome for outcome in run.measurements if outcome.case.device_id == device_id]
     # without `cases`, any measurement of the device tells
     compiler = "numba, " if any(map(_by_numba, cases or measured)) else ""
     return f"{backend} {implementation}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"

@@ -38,7 +38,7 @@ from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.kernels.contract.op import Ladder
 from gpubench.result.case import LONG_DTYPES, RESIDENT, WAITED, Case, beside_size
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import Run
 
 ALWAYS = "transfer-always"
 # A break-even is shown as a plain number if the ends of its interval differ by at most the factor SHARP (1.5
@@ -399,8 +399,8 @@ def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
     # In a session, the first case that needs the weights loads them, so all cases of the op are searched.
     parts = [
         part
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and outcome.case.cell[:2] == case.cell[:2]
+        for outcome in run.measurements
+        if outcome.case.cell[:2] == case.cell[:2]
         for part in of_used_sessions(run, outcome.parts)
     ]
     seconds = {part.session: part.weights_s for part in parts if part.weights_s is not None}

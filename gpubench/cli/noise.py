@@ -120,13 +120,11 @@ def judge_sessions(run: Run, sessions: int) -> Noise:
 def _cut_short(run: Run, sessions: int) -> bool:
     """Return whether the budget ended before all cases were measured in `sessions` sessions."""
     from gpubench.analysis.samples import used_sessions
-    from gpubench.result.run import Measurement
 
     counting = used_sessions(run) or ()
     stopped = any(
         stop.reason == "budget" and stop.session in counting
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement)
+        for outcome in run.measurements
         for stop in outcome.stops
     )
     return stopped or len(run.sessions) < sessions or run.exit_code == ExitCode.BUDGET
