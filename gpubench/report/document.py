@@ -19,17 +19,17 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.estimate import CaseResult, OutcomeType
-from gpubench.analysis.findings import findings, has_failures
+from gpubench.analysis.findings import ReportWarning, findings, has_failures
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import SpeedupKind, UndecidedReason, VerdictKind
 from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.base.errors import ExitCode
-from gpubench.base.messages import NoNumber, Reason, WarningCode
+from gpubench.base.messages import NoNumber, Reason
 from gpubench.base.plugins import sections
 from gpubench.report.layout import RenderOptions, convert, json_line, json_text
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.machine import Recommendation
-from gpubench.result.run import Run, Severity
+from gpubench.result.run import Run
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,14 +238,8 @@ class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
     reason: UndecidedReason | None = msgspec.field(name="cause")  # the reason of an undecided verdict
 
 
-class WarningFound(JsonEvent, frozen=True, kw_only=True, tag="warning"):
+class WarningFound(JsonEvent, ReportWarning, frozen=True, kw_only=True, tag="warning"):
     """A warning about a run or some of its cases."""
-
-    code: WarningCode  # its code in the list of messages
-    severity: Severity  # its severity
-    message: str  # the warning in one sentence
-    hint: str  # one sentence of advice
-    ids: tuple[str, ...]  # the ids of the cases with this problem
 
 
 class RunComplete(JsonEvent, frozen=True, kw_only=True, tag="run-complete"):

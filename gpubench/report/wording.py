@@ -16,6 +16,7 @@ from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import NUMBA, CpuCode, Speedup, about_equal, cpu_threads
 from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
+from gpubench.base.table import Tone
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
 from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import (
@@ -276,6 +277,7 @@ def short_ratio_text(ratio: IntervalLike) -> str:
     return f"{_decimal_text(ratio.estimate, _decimals(ratio))}x"
 
 
+TONES: dict[str, Tone] = {"win": "gpu", "loss": "cpu", "tie": "plain"}  # the tone of a gain by `Speedup.state`
 GainStyle = Callable[[IntervalLike], str]
 _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 

@@ -49,6 +49,7 @@ from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import threshold_cell
 from gpubench.report.wording import (
     IMPLEMENTATIONS,
+    TONES,
     cpu_names,
     data_text,
     device_text,
@@ -248,9 +249,8 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
 
 def _gain_cell(ratio: Speedup, *, brief: bool = False) -> Cell:
     """Return the cell of a gain, in the colour of the winner if the interval excludes 1."""
-    tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
     text, short = (gain_text(ratio, style) + mark(ratio.label) for style in (ratio_text, short_ratio_text))
-    return Cell(text, tone if ratio.headline else "muted", brief=short if brief else "")
+    return Cell(text, TONES[ratio.state] if ratio.headline else "muted", brief=short if brief else "")
 
 
 COLUMNS = (

@@ -27,10 +27,11 @@ from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
 from gpubench.compare.judge import MOST_RUNS, STEP_LEAST, StepChange, find_steps
 from gpubench.curves.stats import Interval, geometric_mean
-from gpubench.report.charts import ChartRow, quantity, short, word
+from gpubench.report.charts import Chart, ChartRow, quantity, short, word
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import gain_of
 from gpubench.report.wording import (
+    TONES,
     data_text,
     gain_text,
     mark,
@@ -161,9 +162,7 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
     if not ratios:
         return Cell("-", "muted")
     entry = max(ratios, key=lambda entry: entry.ratio)
-    tone: Tone = (
-        "plain" if not entry.headline else "gpu" if entry.lo > 1 else "cpu" if entry.hi < 1 else "plain"
-    )
+    tone: Tone = TONES[entry.state] if entry.headline else "plain"
     return Cell(f"{time_text(entry.case.time, unit)} ({gain_text(entry)}){mark(entry.label)}", tone)
 
 
@@ -263,17 +262,9 @@ _NEAR_ONE = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5)  # ticks that are labelled if the ax
 _WIDE = 4
 
 
-class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
-    """The chart of one machine's history, with its texts."""
-
-    title: str  # the line above the chart
-    caption: str  # the text below the chart, with the largest changes
-    spec: ChartRow  # the Vega-Lite spec
-
-
-def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
-    """Return the chart of a machine's history, or None if no case has a history. `name` is the letter of the
-    machine."""
+def history_chart(side: MachineRuns, name: str) -> Chart | None:
+    """Return the chart of a machine's history, whose spec has its data, or None if no case has a history. `name`
+    is the letter of the machine."""
     rows = histories(side)
     if not rows:
         return None
@@ -283,7 +274,9 @@ def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
     dates = [run.run.started_at for run in side.runs]
     last = {case_id: [f for f in factors if f is not None][-1] for case_id, factors in cases.items()}
     most = sorted(last, key=lambda case_id: -abs(math.log(last[case_id])))[:_MOST_NAMED]
-    return HistoryChart(
+    return Chart(
+        id=HISTORY,
+        rows={},
         title=f"Time over the runs of {name}: {printable(side.newest.machine)}, {len(side.runs)} runs",
         caption=_CAPTION.format("; ".join(f"{printable(case_id)} {last[case_id]:.2f}x" for case_id in most)),
         spec=_spec(cases, mean, dates, history_steps(rows)),

@@ -116,17 +116,14 @@ def _kind(point: PeakShare) -> tuple[str, ...]:
 def _missing(peaks: Sequence[Peaks]) -> list[str]:
     """Return lines that name the devices whose peaks were not measured, and the commands that measure them."""
     words = {(True, False): "memory peak", (False, True): "compute peak", (True, True): "peaks"}
-    lacks: dict[str, list[Peaks]] = {}
-    for peak in peaks:
-        lacking = (peak.bytes_per_s is None, peak.flops_per_s is None)
-        if any(lacking):
-            lacks.setdefault(words[lacking], []).append(peak)
+    lacks = group_by(peaks, lambda peak: (peak.bytes_per_s is None, peak.flops_per_s is None))
     return [
-        f"{name} not measured on "
-        + ", ".join(f"{'+'.join(peak.device_ids)} {peak.dtype}" for peak in lacking_peaks)
+        f"{words[lacking]} not measured on "
+        + ", ".join(f"{'+'.join(peak.device_ids)} {peak.dtype}" for peak in same)
         + f": {HINT} --dtypes "
-        + ",".join(dict.fromkeys(peak.dtype for peak in lacking_peaks))
-        for name, lacking_peaks in lacks.items()
+        + ",".join(dict.fromkeys(peak.dtype for peak in same))
+        for lacking, same in lacks.items()
+        if any(lacking)
     ]
 
 
