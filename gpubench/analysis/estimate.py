@@ -101,7 +101,6 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         "sessions",
         "blocks",
         "prior",
-        "outliers",
         "flops",
         "bytes",
         "written_bytes",
@@ -130,7 +129,6 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     sessions: dict[int, tuple[float, ...]] = {}  # the used samples in seconds, by session index
     blocks: dict[int, tuple[float, ...]] = {}  # the medians of the blocks in seconds, by session index
     prior: stats.Prior = stats.USUAL  # the prior of its noise
-    outliers: int = 0  # the number of outliers, by Tukey's fences
     flops: int = 0  # floating-point operations of one launch, as the op declares them
     bytes: int = 0  # bytes that one launch has to move
     written_bytes: int = 0  # bytes of the outputs, a part of `bytes`; 0 if the file does not state them
@@ -249,7 +247,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
         case, label=gravest(findings), findings=tuple(findings),
         time=CaseTime(**time._asdict(), k=len(sessions), n=len(samples), median_s=middle_s),
         min_s=spread.minimum, q1_s=spread.q1, q3_s=spread.q3, mad_s=spread.mad,
-        outliers=spread.outliers, device_cold_s=cold_s, device_hot_s=hot_s,
+        device_cold_s=cold_s, device_hot_s=hot_s,
         single_s=single_s(run, outcome) if outcome.case.queued else None,
         rates=_rates(outcome, time.estimate, cold_s), time_breakdown=parts,
     )  # fmt: skip

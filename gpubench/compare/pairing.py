@@ -93,12 +93,9 @@ def pair_cases(
             both = base.measurements[case_id], new.measurements[case_id]
             apart = case_differences(base.run, new.run, *both, index)
             differences += apart
-            reasons: list[str] = [
-                difference.scope for difference in apart if difference.scope in NOT_COMPARABLE
-            ]
-            reasons = [*reasons, *_implausible(sampled_base, other)] if alike else ["protocol"]
-            if reasons:
-                refused.append(_refuse(sampled_base, other, index, reasons[0], muted))
+            reason = _why_refused(sampled_base, other, apart) if alike else "protocol"
+            if reason is not None:
+                refused.append(_refuse(sampled_base, other, index, reason, muted))
             else:
                 first = fewest_samples(sampled_base, other)
                 pairs.append(
@@ -139,11 +136,15 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
     return AbsentCase(new=index, id=case_id, reason=reason, detail=detail, muted=muted)
 
 
-def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
-    """Return `["implausible"]` if a case is labelled so or the times differ too much, else an empty list."""
+def _why_refused(case: CaseResult, other: CaseResult, differences: Iterable[Difference]) -> str | None:
+    """Return the first scope of NOT_COMPARABLE in which the cases differ, or `implausible` if one is labelled so or
+    the times differ too much. Returns None if the cases can be compared."""
+    for difference in differences:
+        if difference.scope in NOT_COMPARABLE:
+            return difference.scope
     seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
     false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
-    return ["implausible"] if false else []
+    return "implausible" if false else None
 
 
 def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:

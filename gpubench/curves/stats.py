@@ -64,7 +64,6 @@ class Spread(NamedTuple):
     q1: float  # first quartile
     q3: float  # third quartile
     mad: float  # median absolute deviation
-    outliers: int  # the number of outliers, by Tukey's fences
 
 
 def median(values: Iterable[float]) -> float:
@@ -105,12 +104,10 @@ def mad(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the location and spread of the values. An outlier lies more than 1.5 interquartile ranges below
-    the first quartile or above the third one. Raises ValueError if there are no values."""
+    """Return the location and spread of the values. Raises ValueError if there are no values."""
     ordered = sorted(values)
     q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
-    outliers = sum(max(q1 - value, value - q3) > 1.5 * (q3 - q1) for value in ordered)
-    return Spread(ordered[0], q1, q3, mad(ordered), outliers)
+    return Spread(ordered[0], q1, q3, mad(ordered))
 
 
 # n normal values have on average (n - FEW_QUARTILES) / n of the interquartile range of many normal values.
