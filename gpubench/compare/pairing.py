@@ -93,7 +93,7 @@ def pair_cases(
             both = base.measurements[case_id], new.measurements[case_id]
             apart = case_differences(base.run, new.run, *both, index)
             differences += apart
-            reason = _why_refused(sampled_base, other, apart) if alike else "protocol"
+            reason = _refusal(sampled_base, other, apart) if alike else "protocol"
             if reason is not None:
                 refused.append(_refuse(sampled_base, other, index, reason, muted))
             else:
@@ -136,7 +136,7 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
     return AbsentCase(new=index, id=case_id, reason=reason, detail=detail, muted=muted)
 
 
-def _why_refused(case: CaseResult, other: CaseResult, differences: Iterable[Difference]) -> str | None:
+def _refusal(case: CaseResult, other: CaseResult, differences: Iterable[Difference]) -> str | None:
     """Return the first scope of NOT_COMPARABLE in which the cases differ, or `implausible` if one is labelled so or
     the times differ too much. Returns None if the cases can be compared."""
     for difference in differences:
