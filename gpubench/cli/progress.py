@@ -249,11 +249,12 @@ class _Lines(Display):
                 self.say("  ".join(part for part in (f"... {event.id}", *parts) if part), whole=False)
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Print the outcome of a case once in each session, and in a search that of the first case after some
-        seconds. Every outcome without a number is printed."""
+        """Print the outcome of a case once in each session, and in a search that of the first case and of one
+        after some seconds. Every outcome without a number is printed."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
-        silent = time.monotonic() - self._spoke < SEARCH_EVERY_S if self._grows else case in self._told
+        soon = bool(self._told) and time.monotonic() - self._spoke < SEARCH_EVERY_S
+        silent = soon if self._grows else case in self._told
         self._told.add(case)
         if silent and not broken:
             return

@@ -90,7 +90,7 @@ def done(number, cases, size=None):
 @pytest.mark.parametrize(("events", "searches", "every_s", "heads"), [
     # A case that a search sharpens counts once, and nobody knows how many there will be.
     ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 4))], True, 0, ["[  1", "[  2", "[  2"]),
-    ([done(1, 2), done(2, 4)], True, 5, []),
+    ([done(1, 2), done(2, 4)], True, 5, ["[  1"]),
     ([done(1, 2), done(2, 4)], False, 5, ["[  1/2", "[  2/4"]),
 ])  # fmt: skip
 def test_lines_of_a_pipe(monkeypatch, events, searches, every_s, heads):
