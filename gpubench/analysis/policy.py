@@ -197,15 +197,12 @@ class Policy:
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)
-        call = _Call(
-            key,
-            regime_id,
-            _Lazy(
-                contender_set(measured.run, measured.groups[key], regime_id)
-                for measured in self._runs
-                if key in measured.keys and key in measured.groups
-            ),
+        sets = (
+            contender_set(measured.run, measured.groups[key], regime_id)
+            for measured in self._runs
+            if key in measured.keys and key in measured.groups
         )
+        call = _Call(key, regime_id, _Lazy(sets))
         # Questions about calls that nobody measured must not fill the memory.
         if len(self._calls) < MOST_QUESTIONS and any(key in measured.keys for measured in self._runs):
             self._calls[op, dtype, params, regime] = call
@@ -269,14 +266,8 @@ class _Call(NamedTuple):
                 split.gpu_share, split.assignment,
             )  # fmt: skip
         gain = None if decision.against is None else decision.against_s / decision.seconds
-        return Answer(
-            best.device_id,
-            best.device_id.partition(":")[0],
-            best.implementation,
-            decision.seconds,
-            gain,
-            decision.basis(n),
-        )
+        backend = best.device_id.partition(":")[0]
+        return Answer(best.device_id, backend, best.implementation, decision.seconds, gain, decision.basis(n))
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
@@ -335,8 +326,9 @@ def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
 
 
 def _fits(declared: Op, params: Params, shapes: Sequence[Shape]) -> bool:
+    operands = zip(declared.inputs, shapes, strict=False)
     return declared.fits(params) is None and all(
-        tuple(operand.shape(params)) == shape for operand, shape in zip(declared.inputs, shapes, strict=False)
+        tuple(operand.shape(params)) == shape for operand, shape in operands
     )
 
 

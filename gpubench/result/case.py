@@ -335,11 +335,8 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
 
 def _regimes(case: Case) -> tuple[str, ...]:
     """Return all names by which a selector can select the regime of the case."""
-    return (
-        case.regime_id,
-        case.regime,
-        *(name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs),
-    )
+    stands_for = [name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs]
+    return (case.regime_id, case.regime, *stands_for)
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:

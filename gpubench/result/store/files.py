@@ -283,9 +283,8 @@ def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.p
     """Return gpubench's folder among the user's data on this platform. The folder is not created."""
     # If the home is unknown, as for a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
-    return (
-        user_folder(DATA, {**environ, "HOME": home}, platform) or Path(home) / "AppData" / "Local" / "gpubench"
-    )
+    folder = user_folder(DATA, {**environ, "HOME": home}, platform)
+    return folder or Path(home) / "AppData" / "Local" / "gpubench"
 
 
 def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -368,12 +367,9 @@ def machine_name(machine: Machine) -> str:
     """Return a folder name for a machine, such as `intel-xeon-processor-16-cpus-nvidia-h200`. It has the CPU
     model, the number of usable CPUs and the model of the first GPU, as far as they are known. It holds nothing
     that changes from boot to boot."""
+    gpu = machine.gpus[0].name.value if machine.gpus else None
     cpus = machine.cpu.available.value
-    words = [
-        machine.cpu.model.value or "cpu",
-        *([f"{cpus} cpus"] if cpus else []),
-        (machine.gpus[0].name.value if machine.gpus else None) or "no-gpu",
-    ]
+    words = [machine.cpu.model.value or "cpu", *([f"{cpus} cpus"] if cpus else []), gpu or "no-gpu"]
     plain = [re.sub(r"\((r|tm|c)\)| @ .*", " ", word.lower()) for word in words]
     return "-".join(
         filter(None, (re.sub(r"[^a-z0-9]+", "-", word).strip("-")[:40].rstrip("-") for word in plain))
