@@ -45,7 +45,7 @@ def test_every_op_in_every_dtype(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_tensor_is_the_memory_of_the_array(session, dtype) -> None:
     array = np.zeros(8, host_dtype(dtype))
-    session.view(array).fill_(3)
+    session.fill(session.view(array), (8,), dtype, 3)
     assert (array == 3).all()
 
 
