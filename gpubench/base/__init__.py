@@ -36,11 +36,11 @@ def allowed_cpus() -> set[int]:
         return set()
 
 
-def hash_text(text: str, digits: int = 12) -> str:
-    """Return the first hexadecimal digits of the SHA-256 digest of a text."""
+def hash_text(text: str | bytes, digits: int = 12) -> str:
+    """Return the first hexadecimal digits of the SHA-256 digest of a text or of the bytes of a file."""
     import hashlib  # most commands need none
 
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:digits]
 
 
 def load_library(name: str) -> Any:

@@ -128,6 +128,10 @@ class UserFunction:
         """The names of the inputs: all parameters except the array library."""
         return self.parameters if self.gpu is not None or self.of_numpy else self.parameters[1:]
 
+    def bind(self, xp: Any) -> Callable[..., Any]:
+        """Return the program for the CPU as a function of the inputs alone, with `xp` as its array library."""
+        return self.cpu.program(xp) if isinstance(self.cpu, ForAnyLibrary) else functools.partial(self.cpu, xp)
+
     @property
     def of_numpy(self) -> bool:
         """Whether the function is written for NumPy and takes no array library."""

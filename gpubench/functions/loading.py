@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import dis
-import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -26,12 +25,13 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
+from gpubench.base import hash_text
 from gpubench.base.errors import Unsupported, UsageError
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.base.streams import shorten
 from gpubench.functions import declare
-from gpubench.functions.declare import DECLARED, ForAnyLibrary, Maker, Stays, UserFunction
+from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
 from gpubench.kernels.templates.cpu import MOST_INPUTS
@@ -297,7 +297,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
     if source.kind == "module":
         package = importlib.import_module(source.place)
         path = Path(package.__file__ or "")  # no file if it is in an archive, or is a folder alone
-        return package, short_digest(path.read_bytes() if path.is_file() else b"")
+        return package, hash_text(path.read_bytes() if path.is_file() else b"")
     path = Path(source.place)
     parents, top = "", path.parent
     while top.name and (top / "__init__.py").is_file():  # a file of a package may import relatively
@@ -309,7 +309,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         name = f"{parents}{path.stem}"  # a process of the user's pool finds the module only by this name
         importlib.import_module(parents[:-1])
         if name in sys.modules:  # the package imports it
-            return sys.modules[name], short_digest(text)
+            return sys.modules[name], hash_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ImportError(f"{path.name} is no Python file")
@@ -317,7 +317,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
     sys.modules[name] = module
     # The file's cached bytecode is not used: it may come from another text of the same second and length.
     exec(compile(text, source.place, "exec", dont_inherit=True), vars(module))
-    return module, short_digest(text)
+    return module, hash_text(text)
 
 
 def _place(error: BaseException, source: CodeSource) -> str:
@@ -458,19 +458,19 @@ def plain(value: Any) -> Any:
 
 
 @lru_cache
-def namespace(library: Any, *, of_numpy: bool) -> Any:
-    """Return the module that has the functions of an array library by the names of the array API standard. NumPy
-    itself has these names since 2.0; CuPy and PyTorch need another module. With `of_numpy`, for a function that is
-    written for NumPy, CuPy's own names come first: they mean what NumPy's do."""
+def bind_library(function: UserFunction, library: Any) -> Callable[..., Any]:
+    """Return the program for the CPU as a function of the inputs alone, for any array library. The library has the
+    names of the array API standard: NumPy itself since 2.0; CuPy and PyTorch by another module. For a function
+    that is written for NumPy, CuPy's own names come first: they mean what NumPy's do."""
     name = library.__name__
     if name not in ("cupy", "torch"):
-        return library
+        return function.bind(library)
     standard = importlib.import_module(f"array_api_compat.{name}")
-    if name == "torch" or not of_numpy:
-        return standard
+    if name == "torch" or not function.of_numpy:
+        return function.bind(standard)
     both = ModuleType(name)
     vars(both).update(vars(standard) | vars(library))
-    return both
+    return function.bind(both)
 
 
 # Functions written in C that have no side effects. A call of a class, such as float(x), is not reported as a C
@@ -506,7 +506,7 @@ def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
     """Return the traced formula of a function. Raises Untraceable if the function cannot be traced or has side
     effects."""
     effects, before, xp = Effects(), sys.getprofile(), Namespace()
-    program = function.cpu.program(xp) if isinstance(function.cpu, ForAnyLibrary) else partial(function.cpu, xp)
+    program = function.bind(xp)  # before the profile, because it calls functions written in C
     sys.setprofile(effects)
     try:
         traced = trace(lambda _, *inputs: program(*inputs), arguments)
@@ -529,11 +529,6 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
     if len(arguments) > MOST_INPUTS:
         raise Untraceable(f"takes more than {MOST_INPUTS} arrays")
     return trace_pure(function, arguments)
-
-
-def short_digest(text: bytes) -> str:
-    """Return the first twelve hexadecimal digits of the SHA-256 digest."""
-    return hashlib.sha256(text).hexdigest()[:12]
 
 
 @cache
@@ -563,7 +558,7 @@ def bound_op(function: UserFunction, description: Description) -> Op:
     names = [shown.name for shown in description.inputs]
 
     def expr(xp: Any, *inputs: Array) -> Any:
-        return function.cpu(namespace(xp, of_numpy=function.of_numpy), *inputs)
+        return bind_library(function, xp)(*inputs)
 
     if description.operations is None:
         return make_op(description, Code(expr, calls=function))

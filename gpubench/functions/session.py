@@ -19,13 +19,13 @@ from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library, libraries
 from gpubench.functions.loading import (
+    bind_library,
     change_input,
     columns,
     differences,
     is_floating,
     is_tensor,
     leaves,
-    namespace,
     nudge,
     on_host,
     plain,
@@ -165,7 +165,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
     def _build(self, op: Op, case: Case, inputs: list[ObjectBuffer]) -> Launch:
         function, on_cpu = self.function, self._inner.device.kind == "cpu"
-        program = function.cpu if function.gpu is None or on_cpu else function.gpu
+        program = function.cpu if function.gpu is not None and on_cpu else function.gpu
         tensors = self._inner.device.backend == "torch"
         if tensors and not on_cpu:
             program = program_on(function, self._inner.device.id.partition(":")[2])
@@ -178,9 +178,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             last = ObjectBuffer()
             arguments = [holder.value for holder in inputs]
             with translated:
-                if function.gpu is None:
-                    arguments.insert(0, namespace(xp, of_numpy=function.of_numpy))
-                result = program(*arguments)
+                result = (program or bind_library(function, xp))(*arguments)
                 if function.wait is not None:
                     function.wait(result)
             last.value = result
@@ -306,7 +304,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
 
-    device, program = torch.device(place), function.gpu or function.cpu
+    device, program = torch.device(place), function.gpu or bind_library(function, torch)
     # A default device makes each call of PyTorch slower, so a program that creates no tensor runs without one. A
     # trial with copies of the arguments shows whether it does; a trial that fails counts as yes.
     creates: bool | None = None  # whether the program creates tensors; None until the first call

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from gpubench import backends
+from gpubench.base import hash_text
 from gpubench.base.child_main import Messages, end
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.units import format_bytes, split_words
@@ -40,7 +41,6 @@ from gpubench.functions.loading import (
     make_inputs,
     on_host,
     plain,
-    short_digest,
     size,
     where,
 )
@@ -153,7 +153,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
 def digest(function: UserFunction) -> str:
     """Return the first twelve hexadecimal digits of a hash of the function's source text. Without source text,
     the compiled code is hashed."""
-    return short_digest("\n".join(map(_text_of, filter(None, (function.original, function.gpu)))).encode())
+    return hash_text("\n".join(map(_text_of, filter(None, (function.original, function.gpu)))))
 
 
 def _text_of(program: Any) -> str:
@@ -250,7 +250,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     limit_s = None if again else request.limit_s
     inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
-    call = function.cpu if function.gpu is not None else partial(function.cpu, np)
+    call = function.cpu if function.gpu is not None else function.bind(np)
     try:
         with np.errstate(all="ignore"):
             tracemalloc.start()

@@ -10,7 +10,6 @@ Only workers import this module, because the import of numba takes long.
 from __future__ import annotations
 
 import functools
-import hashlib
 import pickle
 import re
 import sys
@@ -27,6 +26,7 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from gpubench.base import hash_text
 from gpubench.result.store.cache import note, user_cache
 
 FOLDER, WHAT = "kernels", "a compiled kernel"
@@ -123,7 +123,7 @@ def holds(module: str) -> bool:
 
 def file_name(module: str) -> str:
     """Return the name of the module's file in the cache, for this processor and these settings."""
-    digest = hashlib.sha256(f"{_surroundings()} {module}".encode()).hexdigest()[:20]
+    digest = hash_text(f"{_surroundings()} {module}", 20)
     return f"{FOLDER}/{module.rpartition('.')[2]}-{digest}"
 
 
@@ -131,7 +131,7 @@ def file_name(module: str) -> str:
 def version() -> str:
     """Return a hash of numba, Python and `native.py`, on which all kernels depend."""
     text = Path(__file__).with_name("native.py").read_text(encoding="utf-8")
-    return hashlib.sha256(f"{numba.__version__} {sys.version} {text}".encode()).hexdigest()
+    return hash_text(f"{numba.__version__} {sys.version} {text}", 64)
 
 
 @functools.cache

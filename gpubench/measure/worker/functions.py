@@ -175,9 +175,11 @@ class CallWorkspace(Workspace):
     def _try_smallest(self, launch: Launch) -> None:
         """Compare the function's results at its smallest size, where other meanings show most: with n - 1 in place
         of n in `std`, for example."""
-        case = msgspec.structs.replace(self.case, params={**self.case.params, "n": self.op.sizes.low})
-        caller = Caller(cast("CallSession", self.session), launch, self.buffers)
         self._operands.meant = ""
+        case = msgspec.structs.replace(self.case, params={**self.case.params, "n": self.op.sizes.low})
+        if case == self.case:  # whose result has just been compared
+            return
+        caller = Caller(cast("CallSession", self.session), launch, self.buffers)
         try:
             values = self._operands.make(case)
             caller.call(values)
