@@ -65,7 +65,7 @@ class Talk:
 def talk(tmp_path, starter):
     conversation = Talk(tmp_path, starter.children())
     yield conversation
-    conversation.process.kill()
+    conversation.process.terminate()
     conversation.process.communicate()
 
 

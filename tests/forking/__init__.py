@@ -77,8 +77,9 @@ class Starter:
     def __init__(self):
         self._folder = tempfile.mkdtemp(prefix="gpubench-")  # a socket's path is short
         self._path = f"{self._folder}/socket"
+        env = {name: value for name, value in outside().items() if not name.startswith("COVERAGE_PROCESS")}
         self._server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py")), self._path], cwd=ROOT, env=outside(),
+            [sys.executable, str(Path(__file__).with_name("server.py")), self._path], cwd=ROOT, env=env,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         if not self._server.stdout.readline():  # it listens

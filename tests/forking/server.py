@@ -35,9 +35,9 @@ OTHERS = (
     "gpubench.__main__", "gpubench.base.child_main", "gpubench.report.plots",
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
-LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread")
+LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "coverage")
 # Variables that are read while Python or a library starts.
-READ_AT_START = tuple("PYTHON LD_ LC_ LANG TZ OMP_ OPENBLAS_ MKL_ NUMEXPR_ NUMBA_ COVERAGE_".split())
+READ_AT_START = tuple("PYTHON LD_ LC_ LANG TZ OMP_ OPENBLAS_ MKL_ NUMEXPR_ NUMBA_".split())
 
 
 def at_start(env):
@@ -52,10 +52,8 @@ OURS = at_start(os.environ)
 
 
 def may_fork(env):
-    """Whether a process with this environment would start as this one did. What coverage counts is started: it counts
-    each process from its start to its end, however that comes."""
-    counted = any(name.startswith("COVERAGE_PROCESS") for name in env)
-    return at_start(env) == OURS and not counted and not any(map(is_too_late_for, python_path(env)))
+    """Whether a process with this environment would start as this one did."""
+    return at_start(env) == OURS and not any(map(is_too_late_for, python_path(env)))
 
 
 def is_child(command):
@@ -202,6 +200,7 @@ def become(
         os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
+    count(env)
     alter(env)
     gc.enable()
     code = 0
@@ -219,6 +218,25 @@ def become(
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit((code or 0) & 0xFF)
+
+
+def count(env):
+    """Let coverage count this process where it counts programs, and keep its lines when SIGTERM ends it, as workers are."""
+    if any(name.startswith("COVERAGE_PROCESS") for name in env):
+        import coverage
+
+        if inherited := coverage.Coverage.current():
+            inherited.stop()
+        counted, usual = coverage.process_startup(force=True), signal.signal
+
+        def leave(number, _):
+            counted.save()
+            usual(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+        signal.signal = lambda number, to: usual(
+            number, leave if (number, to) == (signal.SIGTERM, signal.SIG_DFL) else to
+        )
 
 
 def alter(env):
