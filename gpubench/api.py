@@ -7,6 +7,7 @@ import functools
 import html
 import importlib
 import os
+import re
 import sys
 import tempfile
 import time
@@ -272,7 +273,7 @@ def bench(
     from gpubench.functions.trial import TrialRequest
 
     began = time.monotonic()
-    chosen = _options(None, words)
+    chosen = _options(None, words, BenchOptions.__annotations__)
     with _source(function) as source:
         names = [source.only] if source.kind == "pickle" else [function.name]
         ids = sources.add([TrialRequest(source, names, **selection.trial_words(chosen))])
@@ -318,14 +319,14 @@ def detect() -> DetectedMachine:
 # ---------------------------------------------------------------- how
 
 
-def _options(ops: Any, settings: RunSettings) -> Any:
+def _options(ops: Any, settings: RunSettings, names: Iterable[str] = RunSettings.__annotations__) -> Any:
+    """Return the parsed settings of a run. `names` are the options that the error for an unknown one lists."""
     from gpubench.cli.options import commands
 
-    names = RunSettings.__annotations__
     for name in settings:
-        if name not in names:
+        if name not in RunSettings.__annotations__:
             raise UsageError(
-                "unknown-option", f"there is no option {name!r}", why="the options are " + ", ".join(names),
+                "unknown-option", f"there is no option {name!r}", why=f"the options are {', '.join(names)}",
                 hint=suggest(name, names) or None,
             )  # fmt: skip
     options = commands()["run"]
@@ -417,7 +418,7 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
         return
     import cloudpickle
 
-    name = "".join(letter if letter.isalnum() else "_" for letter in function.name) or "function"
+    name = re.sub(r"\W", "_", function.name) or "function"
     # A pickle has the function with everything that it refers to.
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         path = Path(folder) / "function.pickle"

@@ -121,8 +121,8 @@ class Policy:
     """An adviser for programs: it tells on which device a call should run, by measured results. A policy is
     thread-safe, and always gives the same answer to the same question."""
 
-    def __init__(self, runs: Iterable[Run]) -> None:
-        """Create a policy from `runs`, newest first, each read when an answer needs it. The newest run that
+    def __init__(self, runs: Iterable[Any]) -> None:
+        """Create a policy from Runs or Results, newest first, each read when an answer needs it. The newest that
         compares CPU and GPU at a size answers, else the newest that has a time there. Raises TypeError for a
         path."""
         if isinstance(runs, str | Path):
@@ -163,6 +163,7 @@ class Policy:
         that the caller can compute on both sides at once, so that the answer may be a split. docs/advice.md
         tells when the answer is unknown.
         """
+        op, regime = str(op), str(regime)  # a list is no key of a cache
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else dtype_name(dtype)
         call = self._calls.get((op, name, params, regime))
@@ -230,8 +231,8 @@ class _Lazy(Generic[T]):
 class _MeasuredRun:
     """A run, and its cases that advice can use."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Any) -> None:
+        self.run = run = getattr(run, "run", run)  # a Result has one
         measured = (outcome.case for outcome in run.measurements if outcome.blocks)
         self.keys = {Key(*case.series) for case in measured if case.variant is None and case.group not in CALLS}
 

@@ -209,7 +209,7 @@ def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
             min(implementations) if len(implementations) == 1 else "library or tuned (the faster one)"
         )
         parts.append(_device_text(run, device_id, implementation, cases))
-    return "vs " + "; ".join([*parts, *_absent(run)])
+    return f"vs {'; '.join([*parts, *_absent(run)])}"
 
 
 def cpu_line(run: Run) -> str:

@@ -251,7 +251,7 @@ def both_text(cell: AnswerCell, size_unit: SizeUnit) -> str:
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, size_unit)
     size = ("" if cell.sharp else "~") + size_text(cell.n, size_unit)
-    return f"{size} ({range_text(cell.low, cell.high, size_unit)})" + (", mixed" if cell.mixed else "")
+    return f"{size} ({range_text(cell.low, cell.high, size_unit)}){', mixed' if cell.mixed else ''}"
 
 
 def threshold_text(curve: BreakEven) -> str:
@@ -302,7 +302,7 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
             f"there is no op {str(op)[:40]!r}",
             suggest(str(op), [*names, *(name.rpartition(".")[2] for name in names)]) or "name one of these",
         )
-    raise UsageError("unknown-op", wrong, why="measured: " + ", ".join(names), hint=hint)
+    raise UsageError("unknown-op", wrong, why=f"measured: {', '.join(names)}", hint=hint)
 
 
 def dtype_name(dtype: Any) -> str:

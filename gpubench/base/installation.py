@@ -33,9 +33,9 @@ def checkout() -> str | None:
     None."""
     import tomllib
 
-    folder = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    folder = os.path.abspath(f"{__file__}/../../..")
     try:
-        text = disk.read_regular(os.path.join(folder, "pyproject.toml")).decode()
+        text = disk.read_regular(f"{folder}/pyproject.toml").decode()
         project = tomllib.loads(text).get("project")
     except (OSError, ValueError, RecursionError):
         return None
@@ -270,5 +270,4 @@ def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.
     """Return the name of the environment variable that determines `cache_folder`. Messages show the name in
     place of a path."""
     own = {"win32": CACHE.windows, "darwin": "HOME"}.get(platform, CACHE.xdg)
-    candidates = ("GPUBENCH_CACHE_DIR", own, "HOME")
-    return next((name for name in candidates if environ.get(name)), "HOME")
+    return next((name for name in ("GPUBENCH_CACHE_DIR", own) if environ.get(name)), "HOME")

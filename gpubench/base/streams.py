@@ -147,10 +147,7 @@ def put(text: str) -> None:
 class Output:
     """Standard output as an object to which callers write text, in UTF-8 and in any locale."""
 
-    name = "standard output"
-
-    def write(self, text: str) -> None:
-        put(text)
+    name, write = "standard output", staticmethod(put)
 
     def flush(self) -> None:
         sys.stdout.flush()

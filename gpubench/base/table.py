@@ -80,10 +80,13 @@ class Table(msgspec.Struct, frozen=True):
         ]  # fmt: skip
 
     def keep(self, places: Sequence[int]) -> Table:
-        """Return the table with only the columns at these indices."""
+        """Return the table with only the columns at these indices. A part of the legend that explains another
+        column, such as `rate: ...`, is left out."""
+        columns = tuple(self.columns[i] for i in places)
+        gone = [column.name for column in self.columns if column not in columns]
         return replace(
-            self, columns=tuple(self.columns[i] for i in places),
-            rows=tuple(tuple(line[i] for i in places) for line in self.rows),
+            self, columns=columns, rows=tuple(tuple(line[i] for i in places) for line in self.rows),
+            legend="; ".join(part for part in self.legend.split("; ") if part.partition(":")[0] not in gone),
         )  # fmt: skip
 
 
@@ -138,9 +141,9 @@ def fit(table: Table, width: int) -> Table:
     if natural_width(table) > width:
         brief = [tuple(replace(cell, text=cell.brief or cell.text) for cell in line) for line in table.rows]
         table = replace(table, rows=tuple(brief))
-    while natural_width(table) > width and (highest := max(column.rank for column in table.columns)):
-        gone = next(i for i, column in enumerate(table.columns) if column.rank == highest)
-        table = table.keep([i for i in range(len(table.columns)) if i != gone])
+    while natural_width(table) > width and any(ranks := [column.rank for column in table.columns]):
+        gone = ranks.index(max(ranks))
+        table = table.keep([i for i in range(len(ranks)) if i != gone])
     return table
 
 

@@ -117,7 +117,7 @@ def _basis(option: AdviceCandidate) -> str:
     ways = [f"between n = {low} and {high}"] if low != high else []
     regimes = {parse_case_id(name).regime_id: None for name in option.case_ids}
     ways += [f"between {' and '.join(regimes)}"] if len(regimes) > 1 else []
-    return "interpolated " + ", ".join(ways)
+    return f"interpolated {', '.join(ways)}"
 
 
 def _evidence(advice: Advice) -> list[str]:

@@ -142,8 +142,10 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
 
 
 def plain_text(codes: Sequence[CpuCode]) -> str:
-    """Return `plain NumPy`. If all codes are users' programs, return the names of their libraries instead."""
-    return list_words(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
+    """Return `plain NumPy`. If NumPy's place is taken by users' programs alone, return the names of their libraries
+    instead."""
+    plain = [code for code in codes if code.backend == "numpy"]
+    return list_words(cpu_names(plain)) if plain and all(code.own for code in plain) else "plain NumPy"
 
 
 def _blas(text: str, versions: bool) -> str:

@@ -97,7 +97,7 @@ USAGE = [
     (f"report good.json --plots {NO_FILE_HAS_THIS}", "File name too long"), ("report good.json -o report.xyz", "name the format with --format"),
     ("report good.json --columns copid", "--columns: there is no 'copid'"), ("report good.json --sections anser", "did you mean 'answer'?"),
     ("report good.json --filter matmul/4096", "is no size"), ("report good.json --filter conv2d", "leave no case"),
-    ("compare base.json", "NEW"), ("compare - -", "more than once"),
+    ("compare base.json", "NEW"), ("compare - -", "more than once"), ("schema run", "did you mean 'result'?"),
     *((f"compare base.json new.json {words}", part) for words, part in [
         ("--fail-on slow", "slower"), ("--threshold x", "--threshold"), ("--threshold matmul/n=128", "--threshold"),
         ("--threshold softmax=5", "'softmax' selects no case"), ("--ignore *@cupy", "'*@cupy' selects no case"), ("--ignore a//b", "not a selector"),
@@ -132,7 +132,7 @@ INPUT = [
     *((f"compare base.json new.json --thresholds noise-{n}.json", part) for n, (_, part) in enumerate(NO_THRESHOLDS)),
     ("report absent.json", "no such file"), ("report empty", "folder"), ("report", "gpubench run"), ("report good.json --baseline tpu:0", "no measured case matches"),
     ("report r.json --baseline tpu:0", "library@numpy:0"),
-    ("compare base.json absent.json", "absent.json cannot be read"),
+    ("compare base.json absent.json", "absent.json cannot be read"), ("compare base.json all", "for example all/m/20260101T000000Z-aaaaaaaa.json"),
     ("noise few.json", "10 quiet sessions"), ("noise absent.json", "absent.json"), ("noise quiet.json --sessions 6", "12 quiet sessions"),
     ("advise matmul --size 1k", "run `gpubench run` first"), ("advise relu --size 1k --from run.json", "no result of relu"),
     ("advise matmul --size 1k --params m=3 --from run.json", "no result of matmul float32 m=3"),
@@ -157,6 +157,10 @@ def folder(tmp_path_factory):
     files |= {f"noise-{n}": content for n, (content, _) in enumerate(NO_THRESHOLDS)}
     for name, content in (files | {"good": GOOD}).items():
         (folder / f"{name}.json").write_bytes(content)
+    (
+        (folder / "all" / "m").mkdir(parents=True),
+        save(base, folder / "all" / "m" / "20260101T000000Z-aaaaaaaa.json"),
+    )
     (folder / "empty").mkdir(), (folder / "loop.py").symlink_to("loop.py"), (folder / "trade.py").touch()
     return folder
 

@@ -79,7 +79,8 @@ def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
 
 def test_policy_has_the_same_thresholds(result):
     policy = gpubench.Policy.load(H200)
-    assert (policy.threshold("dot"), "dot" in repr(policy)) == (result.threshold("dot"), True)
+    assert policy.threshold("dot") == result.threshold("dot") == gpubench.Policy([result]).threshold("dot")
+    assert "dot" in repr(policy)
     assert "cannot be read" in str(raised(InputError, gpubench.Policy.load, [H200]))
     assert policy.choose("dot", 2**24, regime="resident").backend == "cupy"
     with pytest.raises(TypeError, match=r"Policy\.load"):
@@ -91,6 +92,8 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: result.threshold(), "name one of them"), (lambda result: gpubench.Policy([]).threshold(None), "run it again"),
     (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
     (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
+    (lambda result: result.policy().choose(["gelu"], 9), "'gelu'"), (lambda result: gpubench.bench(abs, tolerence=1), "'tolerance'"),
+    (lambda result: result.policy().choose("gelu", 9, regime=["copied"]), "'copied'"),
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"), (lambda result: gpubench.run("a\0.py"), "what is possible"),
     (lambda result: gpubench.run(3), "what is possible"), (lambda result: gpubench.run("add", budget=10**400), "500ms"),
     (lambda result: result.save("a\0.json"), "what is possible"), (lambda result: result.speedup("x"), "what is possible"),

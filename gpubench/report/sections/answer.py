@@ -382,7 +382,7 @@ def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
         parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
         parts += ["page-locked arrays"] if run.page_locked else []
         text = ", ".join(parts)
-        text = text[:1].upper() + text[1:] + "."
+        text = f"{text[:1].upper()}{text[1:]}."
         if columns(text) <= width:
             break
     return text
@@ -394,7 +394,7 @@ def _troubles(answered: MachineAnswer) -> list[str]:
     ]
     for item in answered.broken:
         what = f"{backend_text(item.backend)} gave no time" if item.whole else f"{_ops(item)} failed"
-        texts.append(f"{what}: {printable(item.detail)}" + (f"; {printable(item.hint)}" if item.hint else ""))
+        texts.append(f"{what}: {'; '.join(map(printable, filter(None, (item.detail, item.hint))))}")
     return texts
 
 

@@ -208,7 +208,7 @@ def brief_text(answer: MachineAnswer) -> str:
             )
         texts.append(text if regime in (WAITED, QUEUED) else f"{text} {short_text(regime)}")
     what = "GPU wins " if len(first) > 1 else f"{series_text(first[0])}: "
-    return what + ", ".join(texts)
+    return f"{what}{', '.join(texts)}"
 
 
 class _Clauses(msgspec.Struct, frozen=True):
@@ -227,7 +227,7 @@ class _Clauses(msgspec.Struct, frozen=True):
                 clauses.append(f"{with_text(regime)} {clause}")
                 # `it` follows a clause whose subject is the GPU.
                 subject = "the GPU" if clause.startswith("the CPU") else "it"
-        return ("; ".join(clauses) or "no op was timed on both sides") + "."
+        return f"{'; '.join(clauses) or 'no op was timed on both sides'}."
 
     def least(self, regimes: Sequence[str]) -> str:
         """Return the sentence with counts only."""
@@ -354,7 +354,7 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
         return f"no break-even is known ({why_text(cell.reason)}); at {last} {side}"
     measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
     first = size.removeprefix("< ")
-    below = f"every size measured, from {first}" + (f" to {last}" if ends else "")
+    below = f"every size measured, from {first}{f' to {last}' if ends else ''}"
     above = f"up to {size.removeprefix('> ')}"
     if len(cell.gains) == 1:
         below, above = f"the one size measured, {last}", f"at the one size measured, {last}"
@@ -427,8 +427,7 @@ def raising_functions(run: Run) -> list[str]:
         )
         for op, skip in smallest.items()
     ]
-    late = [warning for warning in run.warnings if warning.code == "bad-function" and warning.id is not None]
-    texts = [*dict.fromkeys(printable(f"{warning.message}.") for warning in late), *texts]
+    texts = [*_bad_functions(run, late=True), *texts]
     if more := texts[_MOST_RAISING:]:
         texts[_MOST_RAISING:] = [f"Further functions that do not run at some size: {len(more)}."]
     return texts
@@ -437,17 +436,19 @@ def raising_functions(run: Run) -> list[str]:
 def left_out_functions(run: Run, command: str) -> list[str]:
     """Return sentences on the users' functions that were not measured, with the reasons of the first few.
     `command` is the command that shows the other reasons; empty: it is not named."""
-    texts = [
-        printable(f"{warning.message}.")
-        for warning in run.warnings
-        if warning.code == "bad-function" and warning.id is None
-    ]
+    texts = _bad_functions(run, late=False)
     if more := texts[_MOST_RAISING:]:
         names = list_words([text.partition(" is left out: ")[0] for text in more])
         texts[_MOST_RAISING:] = [
             f"Left out: {names}." + (f" Why: {command} --sections warnings" if command else "")
         ]
     return texts
+
+
+def _bad_functions(run: Run, *, late: bool) -> list[str]:
+    """Return the sentences of the warnings on users' functions, `late` those on a case, else those before the run."""
+    bad = [warning for warning in run.warnings if warning.code == "bad-function" and bool(warning.id) is late]
+    return [*dict.fromkeys(printable(f"{warning.message.rstrip('.')}.") for warning in bad)]
 
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
@@ -460,10 +461,13 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 
 
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence on noise if an unstable case has one of the times in `seconds`, else an empty text."""
-    unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
-    noisy = any(case.time is not None and case.time.estimate in seconds for case in unstable)
-    return " Noisy: run it again on an idle machine." if noisy else ""
+    """Return a sentence on noise if an unstable case has one of the times in `seconds`, or if others disturbed the
+    sessions. Otherwise return an empty text."""
+    timed = [(case.time.estimate, case.findings) for case in analysis.cases if case.time is not None]
+    noisy = any("unstable" in labels for estimate, labels in timed if estimate in seconds)
+    if noisy or (timed and disturbed_text(analysis.run)):
+        return " Noisy: run it again on an idle machine."
+    return ""
 
 
 def disturbed_text(run: Run) -> list[str]:

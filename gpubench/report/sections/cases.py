@@ -95,7 +95,7 @@ def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
         for result in analysis.cases
         if result.time is not None
     ]  # fmt: skip
-    rate = "rate: by the device's cold clock where it has one; bytes: each input read once, the output written once"
+    rate = "rate: each input read once and the output written once, by the device's cold clock where it has one"
     tables = (Table(columns, tuple(rows), legend=rate),) if rows else ()
     return Section(title="All cases", tables=tables, folded=True)
 
@@ -136,10 +136,7 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
-_HALVED, _PLAIN = (
-    "top-halved",
-    "not-compiled",
-)  # codes of warnings about a single op, or a single functions file
+_HALVED, _PLAIN = "top-halved", "not-compiled"  # codes of warnings about one op, or one file of functions
 _SIZE = re.compile(r"/n=(\d+)")
 
 
@@ -178,11 +175,9 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """Return the warnings. Those that differ only in their cases or ops are merged into one."""
-    groups = group_by(
-        findings,
-        lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
-    )
+    """Return the warnings. Those that differ only in their cases are merged into one, and so are those with the
+    same advice that concern no cases."""
+    groups = group_by(findings, lambda entry: (entry.code, entry.message if entry.ids else "", entry.hint))
     return [
         msgspec.structs.replace(
             rows[0], message=_joined_text(rows), ids=tuple(case_id for entry in rows for case_id in entry.ids)
@@ -198,7 +193,7 @@ def _joined_text(rows: Sequence[ReportWarning]) -> str:
         before, colon, _ = first.partition(": ")
         return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
     if len(rows) == 1 or rows[0].code != _HALVED:
-        return first
+        return "; ".join(dict.fromkeys(entry.message.rstrip(".") for entry in rows))
     sizes = [entry.message.partition(", not ")[0].replace(" is measured", "") for entry in rows]
     return (
         f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "

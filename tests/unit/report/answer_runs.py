@@ -216,7 +216,8 @@ def small_notes():
         for op in ("add", "gelu")
     ]  # fmt: skip
     plain = [RunWarning(code="not-compiled", message=f"measured as written: {op} (calls {op})") for op in "ab"]
-    return replace(no_gpu_run(), warnings=halved + plain)
+    left = [RunWarning(code="bad-function", message=f"{op} is left out.", hint="mend it") for op in "ab"]
+    return replace(no_gpu_run(), warnings=halved + plain + left)
 
 
 LOOKED_FOR = [

@@ -9,7 +9,7 @@ from gpubench.report import analyse_runs
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import Fact
 from gpubench.result.run import Blas, Parts, RunWarning, Selection
-from tests.unit.report.answer_runs import ALWAYS, SIDE, answer_run, op_case
+from tests.unit.report.answer_runs import ALWAYS, SIDE, answer_run, op_case, small_notes
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -223,6 +223,7 @@ PARTS = {
     "a whole report, sizes of a search": (searched, "plain", {}),
     "machines side by side": (lambda: [HERE, THERE], "plain", {"sections": BOTH, "width": 120}),
     "machines that share nothing": (lambda: [HERE, replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])], "plain", {"sections": BOTH}),
+    "warnings of one advice": (small_notes, "plain", {"sections": ["warnings"]}),
     "a history": (lambda: days_of([1e-3, 2e-3, 4e-3])[::-1], "plain", {"sections": BOTH}),
     "histories of two machines": (lambda: [HERE, of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z"), THERE], "plain", {"sections": ["history"]}),
     **{f"claims in {name} at {width}": (lambda: claimed(CLAIMED), name, {"sections": ["claims"], "width": width}) for name, width in (("plain", 60), ("markdown", 80))},
