@@ -53,9 +53,6 @@ class Stays:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __repr__(self) -> str:
-        return f"gpubench.stays({type(self.value).__name__})"
-
 
 class UserFunction:
     """A function to measure, which can still be called like the original one: `pairwise(numpy, x)`. `cpu` is
@@ -72,7 +69,7 @@ class UserFunction:
             if name not in OPTIONS:
                 raise UsageError(
                     "bad-function", f"a function has no option {name!r}",
-                    why="the options are " + ", ".join(OPTIONS),
+                    why=f"the options are {', '.join(OPTIONS)}",
                     hint=suggest(name, OPTIONS)
                     or "sizes, budget and devices are options of the run: gpubench run FILE --sizes 1k,4k",
                 )  # fmt: skip
@@ -109,24 +106,28 @@ class UserFunction:
     @property
     def name(self) -> str:
         """The name of the function, or of the class of a callable object; `lambda` for a lambda expression."""
-        return getattr(self.original, "__name__", type(self.original).__name__).strip("<>")
+        original = without_arguments(self.original)
+        return getattr(original, "__name__", type(original).__name__).strip("<>")
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the positional arguments without a default, in order. The list is empty if the signature
-        is unknown."""
+        """The names of the positional arguments without a default, in order; of `*args` if there are no others. The
+        list is empty if the signature is unknown."""
         try:
             # A call of a PyTorch module takes anything; its forward tells what.
             parameters = inspect.signature(getattr(self.original, "forward", self.original)).parameters.values()
         except (TypeError, ValueError):  # a function written in C may have no signature
             return []
-        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return [p.name for p in parameters if p.kind in plain and p.default is inspect.Parameter.empty]
+        needed = [
+            p for p in parameters if p.default is p.empty and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)
+        ]
+        plain = [p.name for p in needed if p.kind is not p.VAR_POSITIONAL]
+        return plain or [p.name for p in needed]
 
     @property
     def arguments(self) -> list[str]:
         """The names of the inputs: all parameters except the array library."""
-        return self.parameters if self.gpu is not None or self.of_numpy else self.parameters[1:]
+        return self.parameters[self.gpu is None and not self.of_numpy :]
 
     def bind(self, xp: Any) -> Callable[..., Any]:
         """Return the program for the CPU as a function of the inputs alone, with `xp` as its array library."""
@@ -163,6 +164,8 @@ def _with_library(program: Callable[..., Any], xp: Any) -> Callable[..., Any]:
 
     if xp is np:
         return program
+    if isinstance(program, functools.partial):
+        return functools.partial(_with_library(program.func, xp), *program.args, **program.keywords)
     if isinstance(program, MethodType):
         return MethodType(_with_library(program.__func__, xp), program.__self__)
     if not isinstance(program, FunctionType):
@@ -253,8 +256,8 @@ def _require_plain(program: Any) -> None:
             "bad-function", f"{program!r} is not a function", why="gpubench measures what can be called",
             hint="decorate a function, give gpubench.pair two of them, or name a file to gpubench.run",
         )  # fmt: skip
-    if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):
-        kind = "async" if inspect.iscoroutinefunction(program) else "a generator"
+    if (waits := inspect.iscoroutinefunction(program)) or inspect.isgeneratorfunction(program):
+        kind = "async" if waits else "a generator"
         raise UsageError(
             "bad-function", f"{getattr(program, '__name__', program)} is {kind}", why="a call of it computes nothing",
             hint="write a plain function that returns its result",
@@ -303,18 +306,24 @@ def stays(value: Any) -> Stays:
 # The libraries of GPU programs, each with the backend that measures it. None: any backend can, because each backend
 # waits for the whole device.
 GPU_LIBRARIES = {
-    "cupy": "cupy", "cupyx": "cupy", "torch": "torch", "torchvision": "torch", "triton": "torch", "jax": None,
-    "numba": None, "cudf": None, "cuml": None, "tensorflow": None, "pycuda": None, "cuda": None,
+    "cupy": "cupy", "cupyx": "cupy", "torch": "torch", "torchvision": "torch", "triton": "torch",
+    **dict.fromkeys(("jax", "numba", "cudf", "cuml", "tensorflow", "pycuda", "cuda")),
 }  # fmt: skip
 
 
-def libraries(program: Callable[..., Any]) -> Iterator[str]:
+def without_arguments(program: Any) -> Any:
+    """Return the function inside of a partial call, or the program itself."""
+    while isinstance(program, functools.partial):
+        program = program.func
+    return program
+
+
+def libraries(program: Any) -> Iterator[str]:
     """Yield the names of the packages that a program uses: those of its class, then those that its code imports
     or names, then in the same way those of the functions that it names. A name may occur several times."""
     reached: list[Any] = [program]  # grows during the loop
     for value in reached:
-        while isinstance(value, functools.partial):
-            value = value.func
+        value = without_arguments(value)
         places = [base.__module__ for base in type(value).__mro__]
         plain = inspect.unwrap(value)
         variables, codes = getattr(plain, "__globals__", {}), [getattr(plain, "__code__", None)]
@@ -336,7 +345,7 @@ def libraries(program: Callable[..., Any]) -> Iterator[str]:
             yield place.partition(".")[0].replace("jaxlib", "jax")
 
 
-def gpu_library(program: Callable[..., Any]) -> str:
+def gpu_library(program: Any) -> str:
     """Return the first of `libraries` that is in GPU_LIBRARIES, or an empty text if the program uses none."""
     return next((name for name in libraries(program) if name in GPU_LIBRARIES), "")
 

@@ -235,9 +235,8 @@ class Loaded(NamedTuple):
     functions: dict[str, UserFunction]  # declared functions by name
     wrong: dict[str, str]  # for each other declared name the reason why the function cannot be measured
     file_digest: str = ""  # digest of the imported file; empty for a pickled function
-    undeclared: dict[
-        str, Callable[..., Any]
-    ] = {}  # the file's other functions, measured only if they are named
+    # The other functions, measured only if they are named: first the file's own, then those that it imports.
+    undeclared: dict[str, Callable[..., Any]] = {}
 
     def find(self, name: str) -> UserFunction:
         """Return the function with this name, and declare it if the file does not. Raises KeyError if there is
@@ -246,7 +245,7 @@ class Loaded(NamedTuple):
             try:
                 self.functions[name] = UserFunction(self.undeclared[name])
             except UsageError as error:
-                raise PluginError(f"{error} ({error.why})") from error
+                raise PluginError(f"{error} ({error.why}; {error.hint})") from error
         return self.functions[name]
 
 
@@ -268,11 +267,10 @@ def load_source(source: CodeSource) -> Loaded:
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
-    undeclared = {
-        name: value for name, value in vars(content).items()
-        if callable(value) and not isinstance(value, type | UserFunction)
-        and getattr(value, "__module__", None) == content.__name__
-    }  # fmt: skip
+    undeclared = sorted(
+        (item for item in vars(content).items() if callable(item[1]) and not isinstance(item[1], type | UserFunction)),
+        key=lambda item: getattr(item[1], "__module__", None) != content.__name__,
+    )  # fmt: skip
     wrong = {
         lost.name: f"two functions are called {lost.name}: rename one of them"
         if lost.name in functions
@@ -281,7 +279,7 @@ def load_source(source: CodeSource) -> Loaded:
         if lost.__module__ == content.__name__ and lost not in functions.values()
     }
     return Loaded(
-        {name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest, undeclared
+        {name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest, dict(undeclared)
     )
 
 
@@ -332,10 +330,9 @@ def _place(error: BaseException, source: CodeSource) -> str:
 def where(error: BaseException, function: UserFunction) -> str:
     """Return the text of an error, at most 240 characters, and the last line that ran in the function's file:
     `NameError: ... (options.py, line 7)`."""
-    try:
+    file = ""
+    with contextlib.suppress(TypeError):
         file = inspect.getsourcefile(function.original) or ""
-    except TypeError:
-        file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     place = "" if file.startswith("<") else f"{os.path.basename(file)}, "  # cloudpickle drops it
     # An error of numba fills pages and begins with a step of its compiler.
@@ -539,9 +536,7 @@ def load(name: str) -> Op:
     again or was edited after the description.
     """
     manifest = read_manifest()
-    description = next((entry for entry in manifest.functions if entry.id == name), None)
-    if description is None:
-        raise KeyError(name)
+    description = {entry.id: entry for entry in manifest.functions}[name]
     source = next(entry for entry in manifest.sources if entry.name == description.source)
     file = os.path.basename(source.place)
     try:

@@ -8,7 +8,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import msgspec
 from gpubench.backends.contract import Launch, Session, WrappedSession
 from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
-from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library, libraries
+from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library, libraries, without_arguments
 from gpubench.functions.loading import (
     bind_library,
     change_input,
@@ -132,7 +132,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             result = buffer.array.item() if hasattr(buffer, "array") else buffer
             host.value = self._fetch(result.value)
         shared = self._inner.device.backend == "torch" and self.function.gpu is None
-        if shared and any(type(leaf).__module__ == "numpy" for _, leaf in leaves(result.value)):
+        if shared and any(hasattr(x, "__array__") and not is_tensor(x) for _, x in leaves(result.value)):
             raise Unsupported("it computes with NumPy, not with the array library", reason="bad-function")
 
     def _fetch(self, result: Any) -> Any:
@@ -142,8 +142,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             return result
         result = columns(result)
         if isinstance(result, tuple | list):
-            items = [self._fetch(item) for item in result]
-            return tuple(items) if isinstance(result, tuple) else items
+            kind = tuple if isinstance(result, tuple) else list
+            return kind(map(self._fetch, result))
         if isinstance(result, dict):
             return {key: self._fetch(item) for key, item in result.items()}
         return on_host(result)
@@ -193,7 +193,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             op, expr=expr, library={self._inner.device.backend: expr}, inputs=(), calls=None
         )
         launch: Launch = self._inner.compile(bound, case, [], None)
-        if function.gpu is not None and on_cpu:
+        if on_cpu and (function.gpu is not None or (function.of_numpy and not tensors)):
             launch.kernel_name = program_library(function, [holder.value for holder in inputs])
         elif function.gpu is not None and GPU_LIBRARIES.get(library := gpu_library(function.gpu)) is None:
             launch.kernel_name = library or None
@@ -218,22 +218,18 @@ def _shares_memory(value: Any, host: Any) -> bool:
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
-    """Return the name of the library that the CPU program of a pair uses. The program's own package, the packages
+    """Return the name of the library that the CPU program uses. The program's own package, the packages
     that it uses and those of `inputs` are searched in this order. Return None if only NumPy is found, and the
     function's name if nothing is."""
-    program = function.cpu.func if isinstance(function.cpu, functools.partial) else function.cpu
+    program = without_arguments(function.original)
     module = getattr(program, "__module__", None) or ""
     file, package = getattr(sys.modules.get(module), "__file__", None) or "", module.partition(".")[0]
     # These are no libraries: Python's own modules, NumPy and the user's package.
     own = {"", "numpy", "gpubench", *sys.stdlib_module_names, package * ("-packages" not in file)}
-
-    def find() -> Iterator[str]:
-        yield package
-        yield from libraries(program)
-        yield from (type(value).__module__.partition(".")[0] for value in inputs)
-
-    other = next((name for name in find() if name not in own), None)
-    return other or (None if "numpy" in find() else function.name)
+    of_inputs = (type(value).__module__.partition(".")[0] for value in inputs)
+    names = [package, *libraries(program), *of_inputs]
+    other = next((name for name in names if name not in own), None)
+    return other or (None if "numpy" in names else function.name)
 
 
 def session_of(session: Session, op: Op) -> Session:
@@ -249,9 +245,6 @@ class Translated(contextlib.AbstractContextManager[None]):
 
     def __init__(self, function: UserFunction) -> None:
         self.function = function
-
-    def __enter__(self) -> None:
-        return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, BackendError) or not isinstance(error, Exception):

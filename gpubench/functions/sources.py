@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
 import sys
@@ -22,6 +21,7 @@ from gpubench.result.run import RunWarning, warning
 
 # The largest number of child processes that try functions at the same time.
 MOST_CHILDREN = 4
+MOST_NAMES = 20  # the most names of functions that an error lists
 DECORATORS = (
     "put @gpubench.function above those to measure, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
@@ -39,10 +39,10 @@ class CodePlace(NamedTuple):
 
 def parse_place(word: str) -> CodePlace | None:
     """Return the place of functions that a word names, or None if the word is the name of an op. A place is
-    `PATH`, `PATH:NAME` or `MODULE:NAME`."""
+    `PATH`, `PATH:NAME` or `MODULE:NAME`; `PATH::NAME`, as pytest writes it, is the same."""
     where, colon, name = word.rpartition(":")
     if colon and len(where) > 1:  # C:\options.py has a colon too
-        return CodePlace(where, name)
+        return CodePlace(where.rstrip(":"), name.strip())
     return CodePlace(word, "") if _is_path(word) else None
 
 
@@ -61,11 +61,12 @@ def source_of(where: str) -> CodeSource:
         except OSError as error:
             near: list[str] = []
             with contextlib.suppress(UnicodeEncodeError):  # no path of this system
-                near = [x for x in glob.glob("*.py", root_dir=path.parent) if os.path.isfile(path.parent / x)]
+                near = [file.name for file in path.parent.glob("*.py") if file.is_file()]
             raise UsageError(
                 "bad-function", f"there is no file {where}",
                 why=f"it was looked for in {path.parent}: {disk.reason(error)}",
-                hint=suggest(path.name, near) or "give the path of a Python file",
+                hint=suggest(path.name, near)
+                or ("a blank separates two functions" if "," in where else "give the path of a Python file"),
             ) from error  # fmt: skip
         if path.suffix != ".py":
             raise UsageError(
@@ -129,18 +130,19 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
             hint=hint if source.kind == "file" else None,
         )  # fmt: skip
     if not report.known and not request.names:
-        others = [name for name in report.undeclared if not name.startswith("_")]
+        others = units.truncate([name for name in report.undeclared if name[0] != "_"], MOST_NAMES)
         raise UsageError(
             "bad-function", f"{shown} declares no function",
             why="@gpubench.function stands above none"
-            + (f" of its functions {', '.join(others)}" if others else ", and it has no functions"),
-            hint=(f"name the one to measure: gpubench run {shown}:NAME; or " if others else "") + DECORATORS,
+            f"{f' of its functions {others}' if others else ', and it has no functions'}",
+            hint=f"name the one to measure: gpubench run {shown}:NAME; or {DECORATORS}" if others else DECORATORS,
         )  # fmt: skip
     every_name = [*report.known, *report.undeclared]
     for name in request.names or []:
         if name not in every_name:
             raise UsageError(
-                "bad-function", f"{shown} has no function {name!r}", why="it has " + (", ".join(every_name) or "none"),
+                "bad-function", f"{shown} has no function {name!r}",
+                why=f"it has {units.truncate(every_name, MOST_NAMES) or 'none'}",
                 hint=f"write {shown}:{name.replace(',', f' {shown}:')}" if "," in name
                 else suggest(name, every_name) or "take one of these",
             )  # fmt: skip
@@ -169,15 +171,16 @@ def _notes(report: TrialReport) -> list[RunWarning]:
         f"{f.name} takes "
         + (
             ", ".join(f"{shown.name} {shape_text(shown)}" for shown in arrays)
-            or "no inputs (*args and arguments with a default get some by inputs= alone), so n changes nothing"
+            or "no inputs (arguments with a default get some by inputs= alone), so n changes nothing"
         )
         for f in report.functions
         if (arrays := [shown for shown in f.inputs if f.own_inputs and shown.extents]) or not f.inputs
     ]
     notes = [warning("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
     if plain:
-        text = f"measured as written: {units.list_words(plain)}"
-        notes.append(warning("not-compiled", text, severity="info"))
+        notes.append(
+            warning("not-compiled", f"measured as written: {units.list_words(plain)}", severity="info")
+        )
     if sizes:
         notes.append(warning("own-sizes", "; ".join(sizes), severity="info"))
     return notes

@@ -191,9 +191,8 @@ def _backends(function: UserFunction) -> list[str] | None:
 def one_of(function: UserFunction) -> list[str]:
     """Return the backends that could measure the GPU program, that of its library first. The list is empty if the
     library is unknown."""
-    library = gpu_library(function.gpu) if function.gpu is not None else ""
-    first = GPU_LIBRARIES.get(library)
-    return sorted(("cupy", "torch"), key=lambda name: name != first) if library else []
+    library = gpu_library(function.gpu)
+    return sorted(("cupy", "torch"), key=lambda name: name != GPU_LIBRARIES[library]) if library else []
 
 
 def _dtypes(function: UserFunction) -> list[Any]:
@@ -276,7 +275,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
         if function.gpu is None and "Tensor" in what:
             hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
         elif function.make is None and not again:
-            hint = "called with vectors of n numbers (others: inputs=lambda rng, n: [rng.random((n, 8))]) "
+            hint = "called with vectors of n numbers (others: @gpubench.function(inputs=lambda rng, n: [...])) "
         raise PluginError(f"{hint}it raises {what} at n = {n}") from error
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
         if not equal(plain(before), after):

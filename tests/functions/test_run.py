@@ -47,6 +47,8 @@ def documented(folder):
 OF_NUMPY = """
 from numpy import exp
 from numpy.linalg import norm
+import functools
+import pandas
 import scipy.special
 from scipy.special import erf
 @gpubench.function
@@ -62,6 +64,11 @@ nested = made(np)
 class Scale:
     def __call__(self, x): return np.negative(x)
 scale = Scale()
+def means(x): return pandas.Series(x).rolling(5).mean()
+def scaled(x, by): return np.abs(x) * by
+tripled = functools.partial(scaled, by=3.0)
+def bare(call): return lambda *inputs: call(*inputs)
+again = bare(falling)
 """
 ON_PYTORCH = """
 import torch
@@ -89,14 +96,21 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     documented(tmp_path)
     write(tmp_path, ON_PYTORCH)
     write(tmp_path, OF_NUMPY, "plain.py")
-    chosen = "plain.py:ratio plain.py:falling plain.py:spread plain.py:nested plain.py:scale --sizes 256 --backends numpy,torch,wgpu --allow-software"
-    report = measure(gpubench, "options.py", "mine.py", *chosen.split())
+    compiled = ["falling", "nested", "scale", "erf", "tripled", "again"]
+    chosen = [f"plain.py:{name}" for name in ("ratio", ":spread", "means", *compiled)]
+    report = measure(
+        gpubench,
+        "options.py",
+        "mine.py",
+        *chosen,
+        *"--sizes 256 --backends numpy,torch,wgpu --allow-software".split(),
+    )
     assert times(report) >= {f"options.{case}" for case in (
             "call_price/n=256/float32/library/resident@numpy:0", "call_price/n=256/float32/tuned/resident@numpy:0",
             "call_price/n=256/float32/library/resident@torch:cpu", "pairwise/n=256/float32/library/resident@torch:cpu",
             "call_price/n=256/float32/tuned/transfer-always@wgpu:0")}  # fmt: skip
     assert times(report) >= {f"plain.{case}" for case in (
-        "ratio/n=256/float32/library/resident@torch:cpu", *(f"{name}/n=256/float32/tuned/transfer-always@wgpu:0" for name in ("falling", "nested", "scale")))}  # fmt: skip
+        "ratio/n=256/float32/library/resident@torch:cpu", *(f"{name}/n=256/float32/tuned/transfer-always@wgpu:0" for name in compiled))}  # fmt: skip
     assert not [case for case in times(report) if case.startswith(("plain.centred", "plain.twice"))], (
         "they were not named"
     )
@@ -104,6 +118,13 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     details = {case["id"].split("/")[0].rpartition(".")[2]: case["detail"]
                for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
     assert (details["width"], details["recorded"], details["layer"]) == ("torch has no ptp", None, None)
+    assert details["means"] == "it computes with NumPy, not with the array library"
+    kernels = {
+        case["id"].split("/")[0]: case["kernel"]
+        for case in report["cases"]
+        if case["id"].endswith("/library/resident@numpy:0")
+    }
+    assert (kernels["plain.means"], kernels["plain.ratio"]) == ("pandas", None)
     assert details["spread"].startswith("PyTorch means another result by this text of NumPy")
     assert "does not require grad" in details["plain"]
     assert details["plain"].endswith("say gradients=True")
@@ -270,7 +291,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "held": "it has no name in the file", "negative": "its whole result is NaN", "strange": "there is no backend 'cudda'",
         "locked": "its inputs cannot be copied: TypeError", "inside": "it changes parts", "odd": "it returns an object of type object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
-    assert "lonely takes no inputs (*args and" in said(report, "own-sizes")
+    assert "lonely takes no inputs (arguments with" in said(report, "own-sizes")
     details = {case["id"]: case["detail"] for case in report["cases"]}
 
     def detail(name, n=256):
@@ -289,7 +310,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
     *((f"gpubench.function(tolerance={x})(len)\n", "cannot be imported", f"the option tolerance is {x}") for x in ("'1e-3'", "1e-120")),
-    ("f = gpubench.function(lambda x: x[:, 0])", "no function", "with vectors of n numbers (others: inputs=lambda rng"),
+    ("f = gpubench.function(lambda x: x[:, 0])", "no function", "with vectors of n numbers (others: @gpubench.function(inputs="),
     *((f"f = gpubench.function(lambda xp, x: x, flops=lambda n: {x})", "no function", "a number of operations") for x in ("np.nan", "10**400")),
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 1 // 0)", "no function", "its option flops raises ZeroDivisionError"),
     ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
@@ -314,6 +335,8 @@ def test_names_that_nothing_has(in_process, tmp_path):
     write(tmp_path, "", "\udcff.py")
     assert "not valid UTF-8" in in_process("run", "\udcff.py", status=2).stderr
     hints = {"matmul": "--ops matmul", "mine": "mine.py\n", "mine.py pairwise": "mine.py:pairwise", "mine.py:a,b": f"{tmp_path}/mine.py:a "}  # fmt: skip
+    assert "a blank separates" in in_process("run", "mine.py:a,mine.py:b").stderr
+    assert "atleast_1d" not in in_process("run", "numpy:zeross").stderr, "it has hundreds"
     for words, hint in hints.items():
         assert f"write {hint}" in in_process("run", *words.split()).stderr
 
