@@ -19,7 +19,7 @@ from gpubench.analysis.machine import usable_cpus
 from gpubench.analysis.samples import NO_HEADLINE, Label, gravest, workers
 from gpubench.base import group_by
 from gpubench.base.errors import InputError
-from gpubench.base.installation import NUMBA_MISSING
+from gpubench.base.installation import MAY_BE_SLOWED, NUMBA_MISSING
 from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit, stats
 from gpubench.curves.stats import Interval, IntervalKind
 from gpubench.result.case import FUNCTIONS, RESIDENT, Case, SeriesKey
@@ -225,16 +225,16 @@ CPU_CONTENDERS = ("torch", NUMBA)
 
 def _left_out(run: Run) -> list[str]:
     lacking = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
-    lacking |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled"}
+    lacking |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled" and MAY_BE_SLOWED not in w.message}
     return [name for name in CPU_CONTENDERS if name in lacking]
 
 
 def _absent(run: Run) -> list[str]:
     """Return a note for each library that may make the CPU faster but is missing or does not work."""
-    broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
+    broken = any(w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message for w in run.warnings)
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
-    texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
-    return [*texts, *(["the CPU may not be at its best: see the warning cpu-not-compiled"] if broken else [])]
+    missing = f"not installed: {' and '.join(names)}, with which the CPU may be faster"
+    return [missing] * bool(names) + [f"{MAY_BE_SLOWED}: see the warning cpu-not-compiled"] * broken
 
 
 class CpuCode(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -34,6 +35,11 @@ def allowed_cpus() -> set[int]:
         return os.sched_getaffinity(0)
     except (AttributeError, OSError):  # not Linux, or a sandbox that refuses the call
         return set()
+
+
+def interpreter() -> str:
+    """Return the program of this Python. If Python is embedded in another program, it may not know its own."""
+    return sys.executable or os.path.join(sys.exec_prefix, "bin", "python3")
 
 
 def hash_text(text: str | bytes, digits: int = 12) -> str:

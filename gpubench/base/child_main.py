@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import queue
     from typing import NoReturn
 
+ROOT = os.path.abspath(f"{__file__}/../../..")  # the folder that holds gpubench
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 # The beginning of each line that is a message of gpubench. All other lines of a child's output come from other
@@ -26,11 +27,13 @@ class Messages:
     to standard output goes to stderr."""
 
     def __init__(self) -> None:
-        self._stream = os.fdopen(os.dup(1), "wb")
+        self._stream, self._process = os.fdopen(os.dup(1), "wb"), os.getpid()
         os.dup2(2, 1)
 
     def write(self, message: bytes) -> None:
-        """Send one message, which is a line of text."""
+        """Send one message, which is a line of text. End a process that a user's function has forked."""
+        if os.getpid() != self._process:
+            os._exit(0)
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
 
@@ -166,7 +169,7 @@ def main() -> None:
     parent, module, *arguments = sys.argv[1:]
     die_with(int(parent))
     run_start_up_code()
-    import_ours(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+    import_ours(ROOT)
     import_msgspec()
     import runpy
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpubench.base import disk
+from gpubench.base import disk, interpreter
+from gpubench.base.child_main import ROOT
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -24,6 +25,7 @@ NUMBA_MISSING = "numba is not installed"
 NOT_AT_BEST = (
     "the CPU is not at its best: it has library calls alone, up to 15 times slower than compiled kernels ({})"
 )
+MAY_BE_SLOWED = "the CPU may not be at its best"  # said where numba works, perhaps slowly
 EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch", "workloads")
 
 
@@ -33,13 +35,12 @@ def checkout() -> str | None:
     None."""
     import tomllib
 
-    folder = os.path.abspath(f"{__file__}/../../..")
     try:
-        text = disk.read_regular(f"{folder}/pyproject.toml").decode()
+        text = disk.read_regular(f"{ROOT}/pyproject.toml").decode()
         project = tomllib.loads(text).get("project")
     except (OSError, ValueError, RecursionError):
         return None
-    return folder if isinstance(project, dict) and project.get("name") == DISTRIBUTION else None
+    return ROOT if isinstance(project, dict) and project.get("name") == DISTRIBUTION else None
 
 
 def install_command(extra: str = "") -> str:
@@ -48,6 +49,8 @@ def install_command(extra: str = "") -> str:
     return _command_for(extra, sys.platform)
 
 
+# Installs what the CPU computes with anew, in versions that go together. A plain command keeps what is there.
+REINSTALL = "pip install --upgrade --force-reinstall numpy numba threadpoolctl"
 # Said of a package that is there and does not load, because the command to install it changes nothing.
 KEPT = "pip keeps it until it is uninstalled"
 
@@ -72,7 +75,9 @@ def locate(text: str) -> str:
         # The result may contain this system's command, which must be replaced once, so it comes first.
         for command in dict.fromkeys(_command_for(extra, at) for at in (sys.platform, "linux", "win32")):
             text = text.replace(command, _pip(f"install {_source(extra)}"))
-    return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
+    for command in (REINSTALL, f"pip install {_TORCH}"):
+        text = text.replace(command, _pip(command[4:]))
+    return text
 
 
 # The package index has wheels of PyTorch for Linux with CUDA, for macOS with Metal, and for Windows without
@@ -178,17 +183,12 @@ def _pip(arguments: str) -> str:
     import shutil
     from importlib.util import find_spec
 
-    python = quote(sys.executable)
     if find_spec("pip") is None:  # as in environments that uv makes
-        return f"uv pip {arguments} --python {python}"
+        return f"uv pip {arguments} --python {quote(interpreter())}"
     program = shutil.which("pip")
-    if (
-        sys.prefix != sys.base_prefix
-        and program
-        and os.path.dirname(program) == os.path.dirname(sys.executable)
-    ):
+    if sys.prefix != sys.base_prefix and program and os.path.dirname(program) == os.path.dirname(interpreter()):
         return f"pip {arguments}"  # the pip of the active virtual environment
-    return f"{python} -m pip {arguments}"
+    return f"{quote(interpreter())} -m pip {arguments}"
 
 
 def _harmless(text: str) -> str:
@@ -202,14 +202,41 @@ def _harmless(text: str) -> str:
 CLASH = "{0} installs a folder gpubench too, and the two packages overwrite each other's files"
 
 
+SHADOWS = "is imported in place of"
+
+
+def find_shadow(error: BaseException | None) -> str:
+    """Return a text that names the file that is imported in place of the module that `error` is about, and the
+    remedy, or an empty text if there is none. Imports nothing that such a file can replace."""
+    from importlib.machinery import PathFinder
+
+    if error is None:
+        return ""
+    # An ImportError has the name of the module, a SyntaxError its file, an AttributeError the module itself.
+    names = [getattr(error, key, "") for key in ("name", "filename")]
+    names.append(getattr(getattr(error, "obj", ""), "__name__", ""))
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_name == "<module>":  # its import was under way
+            names.append(step.tb_frame.f_globals["__name__"])
+        step = step.tb_next
+    if isinstance(error, ImportError):  # one of compiled code has no name
+        names += sys.stdlib_module_names & sys.modules.keys()
+    for name in names:
+        package = os.path.basename(str(name)).partition(".")[0]
+        specs = [PathFinder.find_spec(package, [place]) for place in sys.path if package != "gpubench"]
+        first, *others = dict.fromkeys(os.path.realpath(x.origin) for x in specs if x and x.origin) or [""]
+        if others and not first.startswith((sys.prefix, sys.base_prefix)):
+            return f"the file {first} {SHADOWS} {others[0]}: rename it, or take its folder out of PYTHONPATH"
+    return find_shadow(error.__cause__ or error.__context__)
+
+
 def tell_bug(error: BaseException) -> int:
     """Print the traceback of `error`, then what happened, why, and what to do. Return the exit code 1."""
-    import traceback
-
     import gpubench
 
     why, fix = _cause(error)
-    traceback.print_exception(error)
+    sys.__excepthook__(type(error), error, error.__traceback__)
     # Another package may have replaced our __init__, which has no version then.
     name = f"gpubench {getattr(gpubench, '__version__', '')}".rstrip()
     print(f"error: {name} has failed unexpectedly\n  why: {why}\n  fix: {fix}", file=sys.stderr)
@@ -218,6 +245,11 @@ def tell_bug(error: BaseException) -> int:
 
 def _cause(error: BaseException) -> tuple[str, str]:
     """Return the likely cause of `error`, and what the user can do."""
+    from importlib.util import find_spec
+
+    if shadow := find_shadow(error):  # it imports little, and the rest may need what is replaced
+        why, _, fix = shadow.partition(": ")
+        return why, fix
     clash = find_clash()
     if clash is not None:
         return CLASH.format(" ".join(clash)), repair_command(clash[0])
@@ -225,8 +257,11 @@ def _cause(error: BaseException) -> tuple[str, str]:
         package = error.name.partition(".")[0]
         if package == "gpubench":
             return "files of gpubench are missing or replaced", repair_command()
-        if isinstance(error, ModuleNotFoundError):
+        if package in sys.stdlib_module_names:
+            return f"this Python lacks its module {package}", "install another Python, and gpubench in it"
+        if find_spec(package) is None:
             return f"the package {package}, which gpubench needs, is not installed", locate(install_command())
+        return f"the package {package} does not load", _pip(f"install --upgrade --force-reinstall {package}")
     why = "this is a bug in gpubench, not in what you typed"
     return why, "please report the lines above, with the command, as CONTRIBUTING.md says"
 
@@ -258,16 +293,16 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
     return Path(base) / "gpubench" if base else None
 
 
-def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
+def cache_folder() -> Path | None:
     """Return the folder in GPUBENCH_CACHE_DIR, if that is set, otherwise `user_folder(CACHE, ...)`. The folder
     may not exist yet. Returns None if the environment names none."""
-    if named := environ.get("GPUBENCH_CACHE_DIR"):
+    if named := os.environ.get("GPUBENCH_CACHE_DIR"):
         return Path(named)
-    return user_folder(CACHE, environ, platform)
+    return user_folder(CACHE, os.environ, sys.platform)
 
 
-def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
+def cache_variable() -> str:
     """Return the name of the environment variable that determines `cache_folder`. Messages show the name in
     place of a path."""
-    own = {"win32": CACHE.windows, "darwin": "HOME"}.get(platform, CACHE.xdg)
-    return next((name for name in ("GPUBENCH_CACHE_DIR", own) if environ.get(name)), "HOME")
+    own = {"win32": CACHE.windows, "darwin": "HOME"}.get(sys.platform, CACHE.xdg)
+    return next(filter(os.environ.get, ("GPUBENCH_CACHE_DIR", own)), "HOME")

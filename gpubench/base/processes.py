@@ -17,7 +17,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from gpubench.base import BUSY_SHARE, allowed_cpus, load_library
+from gpubench.base import BUSY_SHARE, allowed_cpus, interpreter, load_library
 from gpubench.base.child_main import FRAME
 from gpubench.base.errors import find_limit
 from gpubench.base.streams import printable
@@ -54,7 +53,7 @@ _CRASHED = 0xC0000000
 def python(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of gpubench in a child of this process."""
     start = Path(__file__).with_name("child_main.py")
-    return [sys.executable or "no sys.executable", "-PS", str(start), str(os.getpid()), module, *arguments]
+    return [interpreter(), "-PS", str(start), str(os.getpid()), module, *arguments]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any
 
 # Variables of CI runners that execute commands in the lines of a log: GitHub, Forgejo and Gitea; Azure
@@ -83,10 +83,10 @@ def in_ci(environ: Mapping[str, str]) -> bool:
     return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def in_runner(environ: Mapping[str, str]) -> bool:
+def in_runner() -> bool:
     """Return whether a CI runner may execute commands in the output of this process, which is the case if a
     variable of RUNNERS is set."""
-    return any(environ.get(name) for name in RUNNERS)
+    return any(os.environ.get(name) for name in RUNNERS)
 
 
 def take_over() -> None:
@@ -94,7 +94,7 @@ def take_over() -> None:
 
     In Python, a stream that was closed before the start (`>&-`) is None. Text for such a stream is dropped.
     """
-    guarded = in_runner(os.environ)
+    guarded = in_runner()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, Stream):
@@ -131,9 +131,7 @@ def keep_apart() -> None:
 
 def surviving(stream: IO[str]) -> Any:
     """Return `stream` if it is a Stream, otherwise a Stream around it that survives errors of writing."""
-    return (
-        stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner(os.environ))
-    )
+    return stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner())
 
 
 def put(text: str) -> None:
@@ -203,17 +201,19 @@ def inert_json(text: bytes) -> bytes:
     return re.sub(_JSON_HIDDEN, _json_escape, shown).encode()
 
 
-def encode_json(value: object) -> bytes:
+def encode_json(value: object, convert: Callable[[Any], Any] | None = None) -> bytes:
     """Return the JSON of `value`. Texts of the system, such as paths, may contain bytes that are not UTF-8: each
-    becomes `?`."""
+    becomes `?`. `convert` is called for objects that JSON has no type for."""
     import msgspec
 
     try:
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, enc_hook=convert)
     except UnicodeEncodeError:
         import json
 
-        return json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace")
+        return json.dumps(msgspec.to_builtins(value, enc_hook=convert), ensure_ascii=False).encode(
+            "utf-8", "replace"
+        )
 
 
 def _json_escape(mark: re.Match[str]) -> str:

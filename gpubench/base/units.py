@@ -236,22 +236,27 @@ def format_joules(joules: float) -> str:
 def format_bytes(count: float) -> str:
     """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB` or `139 GiB`, with up to three
     significant digits, or four for 1000 to 1023."""
-    index, value = 0, float(count)
-    while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, 4)) >= 1024:
-        value /= 1024
-        index += 1
-    text = _significant(value, 4 if abs(value) >= 1000 else 3)
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{text} {_MEMORY_UNITS[index]}"
+    value, unit = _scale(count, 1024, 4, _MEMORY_UNITS)
+    return f"{_short(_significant(value, 4 if abs(value) >= 1000 else 3))} {unit}"
+
+
+def _short(text: str) -> str:
+    """Return a number without zeros at the end of its decimals."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _scale(value: float, step: int, digits: int, units: Sequence[str]) -> tuple[float, str]:
+    """Return a value, divided by `step` until it is smaller when rounded to `digits` digits, and its unit."""
+    unit, *larger = units
+    if larger and abs(_round(value, digits)) >= step:
+        return _scale(value / step, step, digits, larger)
+    return value, unit
 
 
 def format_rate(per_second: float, unit: str) -> str:
     """Return a rate in SI units, with three significant digits: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`."""
-    index, value = 0, float(per_second)
-    while index < len(_RATE_PREFIXES) - 1 and abs(_round(value, 3)) >= 1000:
-        value /= 1000
-        index += 1
-    return f"{_significant(value, 3)} {_RATE_PREFIXES[index]}{unit}"
+    value, prefix = _scale(per_second, 1000, 3, _RATE_PREFIXES)
+    return f"{_significant(value, 3)} {prefix}{unit}"
 
 
 def format_size(n: int) -> str:
@@ -272,8 +277,7 @@ def scale_size(n: int) -> tuple[str, str]:
         # K has no decimals from 10 on, M and G have none from 100 on.
         decimals = int(value < (10 if unit == "K" else 100))
         if round(value, decimals) >= 1:
-            text = f"{value:.{decimals}f}"
-            return (text.rstrip("0").rstrip(".") if "." in text else text), unit
+            return _short(f"{value:.{decimals}f}"), unit
     return str(n), ""
 
 

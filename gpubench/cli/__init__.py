@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from gpubench.base.errors import ExitCode
 
         return ExitCode.INTERRUPTED
-    except (ImportError, AttributeError) as error:  # before the guard stood: files that are not ours
+    except Exception as error:  # before the guard stood: files that are not ours
         from gpubench.base.installation import tell_bug
 
         return tell_bug(error)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -263,6 +264,13 @@ class Translated(contextlib.AbstractContextManager[None]):
         elif isinstance(error, TypeError) and self.function.gpu is not None and self.function.to_gpu is None:
             detail += "; say to_gpu= if the GPU's program takes other arrays"
         raise Unsupported(detail, reason="bad-function") from error
+
+
+def end_forks() -> None:
+    """End each process that a user's function forks from this one, once the function returns there. It would go on
+    with our loop of calls."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: setattr(Translated, "__exit__", lambda *_: os._exit(0)))
 
 
 def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | None:

@@ -8,6 +8,7 @@ names no adapter of such a card, a short trial decides which one is measured.
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +45,7 @@ def try_adapter(device_id: str) -> float | None:
 def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
     opened = worker.ask(
         protocol.Open(
-            id=worker.next_id, device_id=device_id, threads=None, seed=1, inputs="random", scratch=scratch,
+            id=worker.next_id, device_id=device_id, threads=None, seed=1, inputs="random", scratch=os.fsencode(scratch),
             since=time.perf_counter(), autotune=False,
         ), DEADLINE_S,
     )  # fmt: skip

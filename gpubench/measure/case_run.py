@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec import UNSET
 
-from gpubench.base.installation import NOT_AT_BEST, install_command
+from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, REINSTALL, SHADOWS, install_command
 from gpubench.base.messages import REASONS, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import median
@@ -96,6 +96,7 @@ AGREEING, MOST_TRIES = 2, 4
 LARGEST_BLOCK = 5  # samples of a split that is only tried
 # A launch hangs if it takes HANG_S seconds more than SLOW times what is expected.
 HANG_S, SLOW = 3.0, 10.0
+CHECKED_BYTES_PER_S = 2e7  # the rate at which a slow host compares an output, with room to spare
 # The phases in which compilers or the host work, which may take long.
 BUILDING = ("compile", "autotune", "inputs", "reference")
 
@@ -225,7 +226,8 @@ class CaseRun:
 
     def _warn(self, notes: Iterable[RunWarning], lacks: str | None) -> None:
         """Warn of each note once per run, and of `lacks`, the reason why the CPU is slower than it could be."""
-        hint = "unset the variable" if "NUMBA_" in (lacks or "") else install_command()
+        fix = install_command() if NUMBA_MISSING in str(lacks) else REINSTALL
+        hint = "unset the variable" if "NUMBA_" in str(lacks) else "" if SHADOWS in str(lacks) else fix
         slow = [RunWarning(code="cpu-not-compiled", message=lacks, hint=hint)] if lacks else []
         for warning in (*slow, *notes):
             warn_once(self.runtime.recorder, self.runtime.sink, warning)
@@ -440,8 +442,10 @@ class CaseRun:
         limit_s, budget = max(self.left_s, SHORTEST_DEADLINE_S), self.runtime.budget
         if isinstance(request, protocol.Prepare):
             return min(limit_s, budget.patience_s)
-        if isinstance(request, protocol.Sample):
-            return min(limit_s, budget.patience_s + 2 * HANG_S + SLOW * self.call_s * (self.case.calls or 1))
+        if isinstance(request, protocol.Sample | protocol.Finish):
+            checked_s = (getattr(self.prepared, "output_bytes", None) or 0) / CHECKED_BYTES_PER_S
+            launches_s = SLOW * self.call_s * (self.case.calls or 1)
+            return min(limit_s, budget.patience_s + 2 * HANG_S + launches_s + checked_s)
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpubench.base.messages import Reason
+from gpubench.base.streams import encode_json
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import Case
@@ -76,7 +77,7 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     threads: int | None  # the number of CPU threads; None means all threads
     seed: int  # seed of the inputs
     inputs: str  # kind of inputs: how they are drawn
-    scratch: str  # the folder for the references, which workers share
+    scratch: bytes  # the folder for the references, which workers share, as the system spells it
     since: float  # time by `perf_counter` at which the session started
     autotune: bool = True  # whether kernels may be chosen by trials
     page_locked: bool = False  # whether the caller's arrays are kept in page-locked memory, if the GPU has it
@@ -370,7 +371,6 @@ def _plain(value: object) -> str | int | float:
     raise TypeError(f"no message can hold an object of type {type(value).__name__}")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
 # Both raise msgspec.DecodeError or ValidationError.
 decode_request: Callable[[bytes], WorkerRequest] = msgspec.json.Decoder(
     reduce(or_, WorkerRequest.__subclasses__())
@@ -381,4 +381,4 @@ decode_reply: Callable[[bytes], FromWorker] = msgspec.json.Decoder(
 
 
 def encode(message: WorkerRequest | FromWorker) -> bytes:
-    return _encoder.encode(message) + b"\n"
+    return encode_json(message, _plain) + b"\n"

@@ -64,7 +64,8 @@ def list_devices(
     for name in names:
         before = _before(name, names) if yielding else ()
         if before and not any(device.kind == "gpu" for other in before for device in listings[other].devices):
-            worker = (spares.take(name) if spares else None) or _worker(threads)
+            spare = spares.take(name) if spares else None
+            worker = spare.worker if spare else _worker(threads)
             listings[name] = _ask(name, worker, limit_s, spares=spares)
     return list(listings.values())
 

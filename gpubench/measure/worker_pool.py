@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -153,7 +154,13 @@ class Spare(NamedTuple):
 
     backend: str  # the name of the backend
     worker: Worker  # the process
-    importing: protocol.Preload  # the request under way
+    importing: protocol.Preload | None  # the request under way; None: all is imported
+
+    def settle(self, limit_s: float) -> Spare:
+        """Wait until all is imported, at most `limit_s` seconds. Raises WorkerGone."""
+        if self.importing is not None:
+            self.worker.wait(self.importing, limit_s)
+        return self._replace(importing=None)
 
 
 class Spares:
@@ -161,7 +168,6 @@ class Spares:
 
     def __init__(self) -> None:
         self._waiting: list[Spare] = []
-        self._settled: set[Worker] = set()
 
     def keep(self, backend: str, worker: Worker) -> None:
         """Start the import of the backend's libraries in the worker, and keep the worker if it has not
@@ -179,13 +185,12 @@ class Spares:
                 with contextlib.suppress(WorkerGone):  # one that is needed tells why
                     self.keep(backend, Worker(threads))
 
-    def take(self, backend: str) -> Worker | None:
+    def take(self, backend: str) -> Spare | None:
         """Return a worker of the backend, or None if there is none. The caller then owns the worker."""
         spare = next((spare for spare in self._waiting if spare.backend == backend), None)
-        if spare is None:
-            return None
-        self._waiting.remove(spare)
-        return spare.worker
+        if spare is not None:
+            self._waiting.remove(spare)
+        return spare
 
     def keep_only(self, needed: Collection[str]) -> None:
         """End the workers of all other backends."""
@@ -193,15 +198,13 @@ class Spares:
             self._waiting.remove(spare)
             spare.worker.kill()
 
-    def settle(self) -> None:
-        """Wait until all imports are done, as nothing may run during a measurement. Dead workers are
-        dropped."""
-        for spare in [spare for spare in self._waiting if spare.worker not in self._settled]:
-            self._settled.add(spare.worker)
-            try:
-                spare.worker.wait(spare.importing, OPEN_DEADLINE_S)
-            except WorkerGone:
-                self._waiting.remove(spare)
+    def settle(self, limit_s: float) -> None:
+        """Wait until all imports are done, as nothing may run during a measurement, at most `limit_s` seconds for
+        each. Dead workers are dropped."""
+        for spare in self._waiting[:]:
+            self._waiting.remove(spare)
+            with contextlib.suppress(WorkerGone):
+                self._waiting.append(spare.settle(limit_s))
 
     def end(self) -> None:
         """End the workers that nobody took."""
@@ -211,6 +214,8 @@ class Spares:
 # A first call of a user's function at a further size compiles if it takes longer than these seconds.
 COMPILES_S = 1.0
 OPEN_DEADLINE_S = 60.0
+# With a time budget, a spare has the time left to import its libraries, but at least these seconds.
+LEAST_IMPORT_S = 20.0
 # Seconds in addition to those of the peaks: for large arrays on a slow host, and for kernels that are built.
 PEAK_DEADLINE_S = 30.0
 # Two failed starts in a row make a device unavailable.
@@ -222,7 +227,7 @@ class Start(NamedTuple):
 
     worker: Worker  # the worker's process
     request: protocol.Open  # the request under way
-    ahead: bool  # whether the worker is a spare, which had imported before
+    spare: Spare | None  # the spare that the worker was, if it was one
 
 
 class DeviceGone(Exception):
@@ -261,6 +266,7 @@ class WorkerPool:
         self.losses: dict[str, Loss] = {}  # by device, until they are reported
         self.workers: dict[str, Worker] = {}
         self._starting: dict[str, Start] = {}
+        self._import_s, self._scratch = OPEN_DEADLINE_S, scratch
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
@@ -273,7 +279,7 @@ class WorkerPool:
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
         self._opening = protocol.Open(
             id=0, device_id="", threads=settings.threads, seed=settings.seed, inputs=settings.inputs,
-            scratch=str(scratch), since=since, autotune=settings.autotune, sample_s=settings.sample_s,
+            scratch=os.fsencode(scratch), since=since, autotune=settings.autotune, sample_s=settings.sample_s,
             page_locked=settings.page_locked is True,
             flush_bytes=2 * caches if settings.cache == "cold" else None,
             host_bytes=None if usable is None else usable // max(1, len(devices)),
@@ -317,6 +323,7 @@ class WorkerPool:
         """Open all devices at the same time, then measure their overheads one after the other. A device that
         cannot be opened is entered in `gone`. While the last devices open, the cases `first` are built on the
         others."""
+        self._import_s = min(OPEN_DEADLINE_S, max(LEAST_IMPORT_S, budget.left_s()))
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
         # Backends that yield to another one may take long to import their libraries.
@@ -326,7 +333,7 @@ class WorkerPool:
         if late and first:
             self._build_ahead(first, budget)
         self._wait_until_open(late)
-        self._spares.settle()
+        self._spares.settle(self._import_s)
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 self.worker(device_id)
@@ -520,26 +527,35 @@ class WorkerPool:
     def _asked_to_open(self, device_id: str) -> Start:
         """Return a worker that was asked to open the device, a spare if there is one."""
         spare = self._spares.take(_backend(device_id))
-        worker = spare or Worker(self._settings.threads)  # it dies with the calling thread
+        worker = spare.worker if spare else Worker(self._settings.threads)  # it dies with the calling thread
         request = replace(self._opening, id=worker.next_id, device_id=device_id)
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)
-        return Start(worker, request, ahead=spare is not None)
+        return Start(worker, request, spare)
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
         """Wait until the device is open, and return its worker and its record."""
         if device_id not in self._starting:
             self._starting[device_id] = self._asked_to_open(device_id)
-        worker, request, ahead = self._starting[device_id]
+        worker, request, spare = self._starting[device_id]
         try:
+            if spare is not None:
+                spare.settle(self._import_s)
             reply = worker.wait(request, OPEN_DEADLINE_S)
         except WorkerGone as gone:
             del self._starting[device_id]
             worker.kill()
-            # A spare may have died in its import, which is no failed start of the device.
-            if ahead and gone.reason == "worker-crashed":
-                return self._start(device_id)
-            raise
+            # A spare may have died, or hang, in its import, which is no failed start of the device.
+            hangs = gone.reason == "timeout"
+            if spare is None or (hangs and gone.phase == "open"):
+                raise
+            if hangs:
+                self._spares.end()  # they hang, too
+                with contextlib.suppress(OSError):  # the mark tells the next worker what not to import
+                    folder = self._scratch / "cache"
+                    folder.mkdir(0o755, exist_ok=True)
+                    (folder / f"loading-{_backend(device_id)}-").write_text("hangs")
+            return self._start(device_id)
         del self._starting[device_id]
         if isinstance(reply, protocol.Opened):
             if reply.device.clock is not None:

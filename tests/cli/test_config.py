@@ -160,7 +160,8 @@ def test_the_user_file_of_each_platform(platform, environ, path):
     assert user_file({}, platform) is None
 
 
-def test_a_message_names_the_variable_that_gives_the_cache_folder():
-    environ = {"XDG_CACHE_HOME": "/x", "HOME": "/h"}
-    names = [installation.cache_variable(environ, platform) for platform in ("linux", "darwin")]
-    assert names == ["XDG_CACHE_HOME", "HOME"]
+@pytest.mark.parametrize(("platform", "name"), [("linux", "XDG_CACHE_HOME"), ("darwin", "HOME")])
+def test_a_message_names_the_variable_that_gives_the_cache_folder(monkeypatch, platform, name):
+    monkeypatch.setattr(installation.os, "environ", {"XDG_CACHE_HOME": "/x", "HOME": "/h"})
+    monkeypatch.setattr(installation.sys, "platform", platform)
+    assert installation.cache_variable() == name

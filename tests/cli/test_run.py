@@ -155,7 +155,7 @@ def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
 
     monkeypatch.setattr(backends.load("fake"), "open", open_it)
     request = protocol.Open(
-        id=1, device_id="fake:gpu", threads=None, seed=1, inputs="random", scratch="", since=0.0, autotune=autotune,
+        id=1, device_id="fake:gpu", threads=None, seed=1, inputs="random", scratch=b"", since=0.0, autotune=autotune,
     )  # fmt: skip
     assert isinstance(worker.DeviceWorker(io.BytesIO()).answer(request), protocol.Refused)
     assert reported == [autotune]

@@ -52,7 +52,7 @@ class Talk:
 
     def open(self, device="fake:gpu", **fields):
         return self.ask(
-            protocol.Open, device_id=device, threads=1, seed=1, inputs="random", scratch=str(self.folder),
+            protocol.Open, device_id=device, threads=1, seed=1, inputs="random", scratch=bytes(self.folder),
             since=time.monotonic(), **fields,
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_given_repeat_counts_are_used_and_not_found_again(talk):
 @pytest.mark.parametrize(("kind", "fields"), [
     (protocol.Prepare, {"case": ADD, "session": 0}), (protocol.Prepare, {"case": other(op="nonsense"), "session": 0}),
     (protocol.Finish, {"case_id": ADD.id}), (protocol.ListDevices, {"backend": "nonsense"}),
-    (protocol.Open, {"device_id": "fake:nope", "threads": 1, "seed": 1, "inputs": "random", "scratch": ".", "since": 0.0}),
+    (protocol.Open, {"device_id": "fake:nope", "threads": 1, "seed": 1, "inputs": "random", "scratch": b".", "since": 0.0}),
 ])  # fmt: skip
 def test_a_request_that_cannot_be_met_is_answered_and_the_next_one_too(talk, kind, fields):
     reply = talk.ask(kind, **fields)[1]

@@ -91,9 +91,26 @@ def with_module(folder, name, text):
 @pytest.mark.parametrize(("text", "command"), [
     ("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN), ("raise SystemExit('bye')", RUN)])  # fmt: skip
 def test_a_broken_psutil_and_variables_that_are_no_text(gpubench, tmp_path, text, command):
-    variables = {"MKL_NUM_THREADS": "\udcff", "GITHUB_ACTIONS": "true", "ImageOS": "\udcff"}
+    variables = {
+        "MKL_NUM_THREADS": "\udcff",
+        "GITHUB_ACTIONS": "true",
+        "ImageOS": "\udcff",
+        "TMPDIR": f"{tmp_path}/\udcff",
+    }
+    os.mkdir(variables["TMPDIR"])
     ended = gpubench(*command.split(), env={**with_module(tmp_path, "psutil", text), **variables})
     assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
+
+
+@pytest.mark.parametrize(("name", "text", "command", "code"), [
+    ("msgspec", "x = 1", "detect", 1), ("typer", "x = 1", "ops", 1), ("token", "", "ops", 1), ("queue", "def f(:", FAKE, 1),
+    ("numpy", "x = 1", RUN, 5), ("threadpoolctl", "raise OSError(5)", RUN, 5), ("secrets", "", RUN, 1),
+    ("llvmlite", "", RUN.replace("library", "all"), 0)])  # fmt: skip
+def test_a_file_that_is_imported_in_place_of_a_library_is_named(tmp_path, name, text, command, code):
+    ended = shell(f"$gpubench {command}", tmp_path, **with_module(tmp_path, name, text))
+    named = f"the file {tmp_path}/modules/{name}.py is imported in place of" in ended.stderr
+    assert (ended.returncode, named, "report" in ended.stderr) == (code, True, False), ended.stderr
+    assert "take its folder out of PYTHONPATH" in ended.stderr
 
 
 BROKEN_DRAWING = {

@@ -342,7 +342,7 @@ def test_names_that_nothing_has(in_process, tmp_path):
 
 
 PAIRS = """
-import multiprocessing, random, subprocess
+import multiprocessing, os, random, subprocess
 def make(rng, n): return [{"key": rng.integers(0, 50, n), "value": rng.random(n)}]
 def sums(table): return [table["value"][table["key"] == key].sum() for key in range(50)]
 def sums_at_once(columns):
@@ -364,6 +364,9 @@ def by_processes(x):  # forked while the worker waits for its next request
 def by_a_program(x):  # that reads what stands in the standard input
     return x[:4] + len(subprocess.run(["cat"], stdout=subprocess.PIPE).stdout)
 forks = gpubench.pair(cpu=by_processes, gpu=by_a_program)
+def doubles(x):
+    return x + (os.fork() is None)
+runs_on = gpubench.pair(cpu=doubles, gpu=lambda x: x)
 moves_itself = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x + 1, to_gpu=lambda x: x)
 weight = np.random.default_rng().random() + np.random.rand() + random.random()  # drawn by each process that imports
 weighs = gpubench.pair(cpu=lambda x: x * weight, gpu=lambda x: x * weight)
@@ -385,7 +388,9 @@ def test_pairs_of_any_objects(gpubench, tmp_path):
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
-        assert [at(name, regime) for name in ("groups", "waits", "moves_itself", "weighs", "forks")] == [""] * 5
+        assert [
+            at(name, regime) for name in ("groups", "waits", "moves_itself", "weighs", "forks", "runs_on")
+        ] == [""] * 6
         assert at("hurries", regime).startswith("it raises RuntimeError: nobody waited")
         assert at("wrong", regime).startswith("largest error 0.000")
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"

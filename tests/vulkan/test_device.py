@@ -92,7 +92,7 @@ def timer_of(session, name, implementation, n):
     op = kernels.load(name)
     assert session.supports(op, case) is None
     opening = protocol.Open(
-        id=1, device_id=session.device.id, threads=None, seed=1, inputs="random", scratch="", since=time.monotonic()
+        id=1, device_id=session.device.id, threads=None, seed=1, inputs="random", scratch=b"", since=time.monotonic()
     )  # fmt: skip
     return OverheadTimer(session, op, case, opening)
 

@@ -26,6 +26,7 @@ from gpubench.backends.contract import Buffer, Call, HostCall, Launch, StageRead
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
 from gpubench.base import hash_text
 from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
+from gpubench.base.installation import cupy_commands
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.result.case import Case
@@ -52,6 +53,13 @@ def vendor_errors() -> Iterator[None]:
         if isinstance(error, cupy.cuda.cublas.CUBLASError):
             raise BackendError(str(error)) from error
         raise DeviceLost(str(error)) from error
+    except cupy.cuda.compiler.CompileException as error:
+        raise build_error(error) from error
+
+
+def build_error(error: Exception) -> BuildError:
+    """Return the error for an exception of NVRTC, with a remedy if CUDA's headers are missing."""
+    return BuildError(str(error), hint=cupy_commands() if "cannot open source file" in str(error) else "")
 
 
 # A stream can queue 1024 launches. With more, the host waits for the device (H200: an empty launch takes 1.40 us with
@@ -158,7 +166,7 @@ class CudaPrograms:
         try:
             binary: bytes = compiler.compile_using_nvrtc(step.source, ("--std=c++17", *step.options))[0]
         except compiler.CompileException as error:
-            raise BuildError(str(error)) from error
+            raise build_error(error) from error
         return binary
 
     def _load(self, step: CudaPass, binary: bytes) -> None:

@@ -37,7 +37,7 @@ from gpubench.backends.shared.host import (
 from gpubench.backends.shared.reference import fill
 from gpubench.base import hash_text, load_library, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
-from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
+from gpubench.base.installation import MAY_BE_SLOWED, NOT_AT_BEST, NUMBA_MISSING, REINSTALL, find_shadow
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
@@ -223,9 +223,7 @@ class NumpySession(
                 self._compiled = NumbaThreads(self.threads)
                 self._compiled.limit = min(self._blocks.threads, self._compiled.most)
                 if variables := compiled.slowing_variables():
-                    self.lacks = (
-                        f"the CPU may not be at its best: {variables} may slow down its compiled kernels"
-                    )
+                    self.lacks = f"{MAY_BE_SLOWED}: {variables} may slow down its compiled kernels"
             except Exception as error:  # a broken numba: OSError, RuntimeError, its own
                 self._why_not = _why_not_compiled(error)
                 self.lacks = NOT_AT_BEST.format(self._why_not)
@@ -331,7 +329,8 @@ def _why_not_compiled(error: Exception) -> str:
         return NUMBA_MISSING
     if isinstance(error, compiled.NumbaUnusable):
         return str(error)
-    return f"numba does not load: {compiled.one_line(error)}" + (f"; {variables} is set" if variables else "")
+    causes = (find_shadow(error), variables and f"{variables} is set")
+    return "; ".join([f"numba does not load: {compiled.one_line(error)}", *filter(None, causes)])
 
 
 def _description(numba: NumbaThreads | None, threads: int) -> str:
@@ -366,7 +365,7 @@ class NumpyBackend(Backend, Joins):
             from threadpoolctl import ThreadpoolController  # noqa: F401  (before 3.0 there is none)
         except ImportError as error:
             raise BackendUnavailable(
-                f"NumPy with threadpoolctl cannot be imported: {error}", hint=install_command()
+                f"NumPy with threadpoolctl cannot be imported: {error}", hint=REINSTALL
             ) from error
         return [
             Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host", driver=np.__version__)

@@ -103,7 +103,7 @@ class Kept:
         device = session.device
         self._drawn = opening.seed, opening.inputs
         self._page_locked = opening.page_locked and device.kind != "cpu"
-        self._scratch = Path(opening.scratch)
+        self._scratch = Path(os.fsdecode(opening.scratch))
         self._weights = weights_of(session, *self._drawn)
         self._shared = SharedInputs(*self._drawn, shared_bytes(device))
         self._operands: dict[SeriesKey, Operands] = {}

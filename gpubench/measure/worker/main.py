@@ -34,8 +34,10 @@ from gpubench.base.errors import (
     Unsupported,
     find_limit,
 )
+from gpubench.base.installation import find_shadow
 from gpubench.base.messages import REASONS, Reason
 from gpubench.base.plugins import EARLIER, error_text
+from gpubench.functions.session import end_forks
 from gpubench.measure import protocol
 from gpubench.measure.worker.device import OpenDevice, equip
 from gpubench.measure.worker.workspace import Wrong
@@ -97,8 +99,7 @@ class DeviceWorker:
     def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
         """Return the reply to an error that nobody expected: a defect, or a limit of the system. The reply
         fails the case and names the type of the error."""
-        limit = find_limit(error)
-        detail = f"{error_text(error)}: {limit}" if limit else error_text(error)
+        detail = ": ".join(filter(None, (error_text(error), find_limit(error) or find_shadow(error))))
         return protocol.Broke(id=request.id, reason="error", detail=detail, phase=self._phase)
 
     def _broke(
@@ -112,7 +113,7 @@ class DeviceWorker:
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self.announce("open")
-        cache.fall_back_to(Path(request.scratch) / "cache")
+        cache.fall_back_to(Path(os.fsdecode(request.scratch)) / "cache")
         bound_cpus(request.cpus)
         start = time.perf_counter()
         # Of a device that is composed of another one (`hybrid:cupy:0`) both backends may bring kernels.
@@ -137,11 +138,7 @@ class DeviceWorker:
         self.device = OpenDevice(session, used, request, self.announce)
         record = WorkerRecord(
             device_id=request.device_id, threads=session.threads, blas=session.blas,
-            env={
-                name: value.encode("utf-8", "replace").decode()
-                for name, value in os.environ.items()
-                if name in RECORDED or name.startswith("NCCL_")
-            },
+            env={n: value for n, value in os.environ.items() if n in RECORDED or n.startswith("NCCL_")},
             open_s=open_s,
         )  # fmt: skip
         return protocol.Opened(id=request.id, device=session.device, record=record, once_s=once_s)
@@ -180,12 +177,13 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
 def describe_error(error: BackendError) -> dict[str, Any]:
     """Return `reason`, `detail` and `hint` of an error. A reason that is not in the list of messages is
     put before the detail, and the reason of the error's class is returned instead."""
-    reasons, detail = get_args(Reason), error.detail
+    shadow = find_shadow(error)
+    reasons, detail = get_args(Reason), "; ".join(filter(None, (error.detail, shadow)))
     if error.reason not in reasons:
         detail = f"{error.reason}: {detail}"
     declared = (vars(kind).get("reason") for kind in type(error).__mro__)
     reason = next(word for word in (error.reason, *declared) if word in reasons)
-    return {"reason": reason, "detail": detail[:2000], "hint": error.hint}
+    return {"reason": reason, "detail": detail[:2000], "hint": "" if shadow else error.hint}
 
 
 def _version(backend: str) -> str | None:
@@ -219,6 +217,7 @@ def _line(reply: protocol.Reply) -> bytes:
 def main() -> int:
     """Serve requests until `close` or end-of-file."""
     set_up_threads()  # before any library is loaded
+    end_forks()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     messages = Messages()

@@ -108,7 +108,11 @@ def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequenc
         for side in (claim.measured, claim.with_copies, claim.also)
         if side is not None
     }
-    notes = [f"copied means the same work, {situation_text(ALWAYS)}", where_legend(_answering(rows)), legend(labels)]
+    notes = [
+        f"copied means the same work, {situation_text(ALWAYS)}",
+        where_legend(_answering(rows)),
+        legend(labels),
+    ]
     if any(_data(*claim.ids).strip() == _MIXED for claim in rows):
         notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
     body = []

@@ -123,8 +123,8 @@ def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path, monkeypatch):
         spares.keep("numpy", dead := Worker())
         spares.keep("wgpu", dead_too := Worker())
         dead_too.kill()
-        spares.settle()
-        assert spares.take("numpy") is alive
+        spares.settle(PATIENCE_S)
+        assert spares.take("numpy").worker is alive
         assert (spares.take("numpy"), spares.take("wgpu")) == (None, None)
         with pytest.raises(WorkerGone):
             dead.ask(protocol.ListDevices(id=dead.next_id, backend="numpy"), PATIENCE_S)

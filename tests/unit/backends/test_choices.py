@@ -37,8 +37,10 @@ UNIX, OWN = {"HOME": "/home/u", "XDG_CACHE_HOME": ""}, {"GPUBENCH_CACHE_DIR": "/
     ("darwin", UNIX, "/home/u/Library/Caches/gpubench"), ("win32", {"LOCALAPPDATA": "C:/Local"}, "C:/Local/gpubench"),
     ("linux", {**UNIX, **OWN}, "/tmp/mine"), ("win32", OWN, "/tmp/mine"), ("linux", {}, None), ("win32", UNIX, None),
 ])  # fmt: skip
-def test_where_choices_live(platform, environ, folder):
-    assert installation.cache_folder(environ, platform) == (folder and Path(folder))
+def test_where_choices_live(monkeypatch, platform, environ, folder):
+    monkeypatch.setattr(installation.os, "environ", environ)
+    monkeypatch.setattr(installation.sys, "platform", platform)
+    assert installation.cache_folder() == (folder and Path(folder))
 
 
 def test_a_choice_outlives_the_session_belongs_to_its_device_and_lets_others_be(tmp_path):

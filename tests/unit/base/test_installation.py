@@ -107,7 +107,7 @@ def source(tmp_path, monkeypatch):
         folder.mkdir()
         if project is not None:
             (folder / "pyproject.toml").write_text(project, encoding="utf-8")
-        monkeypatch.setattr(installation, "__file__", str(folder / "gpubench" / "base" / "installation.py"))
+        monkeypatch.setattr(installation, "ROOT", str(folder))
         installation.checkout.cache_clear()
         return folder
 

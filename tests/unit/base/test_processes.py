@@ -74,10 +74,10 @@ def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
     assert record.contended == busy
 
 
-def test_without_a_program_of_python_no_child_starts(monkeypatch):
-    monkeypatch.setattr(sys, "executable", None)
-    with pytest.raises(OSError, match=r"no sys\.executable"):
-        processes.run(processes.python("os"), 5.0)
+@pytest.mark.parametrize("program", [None, ""])
+def test_an_embedded_python_finds_its_program(monkeypatch, program):
+    monkeypatch.setattr(sys, "executable", program)
+    assert processes.run(processes.python("gpubench", "--version"), 30.0).output.startswith("gpubench ")
 
 
 def test_a_command_that_no_signal_ends_is_abandoned(monkeypatch):

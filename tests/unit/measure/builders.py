@@ -49,5 +49,5 @@ def opened_worker(device_id, folder, messages=None, **more):
     """A worker in the process of the tests, on this device."""
     worker = DeviceWorker(messages or io.BytesIO())
     usual = {"threads": 1, "seed": 1, "inputs": "random", "since": 0.0}
-    worker.answer(protocol.Open(id=1, device_id=device_id, scratch=str(folder), **usual | more))
+    worker.answer(protocol.Open(id=1, device_id=device_id, scratch=bytes(folder), **usual | more))
     return worker

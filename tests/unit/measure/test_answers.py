@@ -81,7 +81,9 @@ def opened(monkeypatch):
     replies, session, op = [], backends.load("fake").open("fake:gpu"), kernels.load("open")
     worker = SimpleNamespace(ask=lambda request, deadline_s: replies.pop(), close=lambda: None)
     monkeypatch.setattr(hardware, "Worker", lambda threads: worker)
-    asked = protocol.Open(id=1, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch="", since=0.0)
+    asked = protocol.Open(
+        id=1, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch=b"", since=0.0
+    )
     yield hardware.OverheadTimer(session, op, case(1, "fake:gpu", op="open"), asked), replies
     session.close()
 

@@ -334,14 +334,27 @@ def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the
     assert (spares.take("a"), spares.take("unused")) == (None, None)
     spares = importing(script)
     script.fate = dies(*(worker.device for worker in script.workers), kind=protocol.Preload)
-    spares.settle()
+    spares.settle(9.0)
     assert spares.take("a") is None, "one that died is not kept"
+
+
+@pytest.mark.parametrize(("left_s", "most_s"), [(3.0, 20.0), (30.0, 30.0), (300.0, 60.0)])
+def test_imports_that_hang_are_waited_for_once_and_the_next_worker_knows(
+    script, deadlines, tmp_path, left_s, most_s
+):
+    spares, hangs = importing(script, sessions=3), lambda: WorkerGone("timeout", "it hangs", "devices", "")
+    script.fate = dies("a:0", kind=protocol.Preload, how=hangs)
+    pool = WorkerPool(Settings(), tmp_path, {}, (), Machine(), spares=spares)
+    pool.open_all(DEVICES[:1], budget=Budget(left_s, time.monotonic()))
+    assert (most_s - 1 < deadlines[0] <= most_s, sorted(pool.workers)) == (True, DEVICES[:1])
+    assert (tmp_path / "cache" / "loading-a-").read_text(), "as the backend marks what it loads"
+    assert [worker.alive for worker in script.workers] == [False] * (len(script.workers) - 1) + [True]
 
 
 @pytest.mark.parametrize(("sessions", "cpus", "most"), [(3, 1, 1), (3, 2, 2), (2, 8, 2), (100, 64, 5)])
 def test_no_more_workers_import_than_there_are_cpus_and_sessions(script, deadlines, sessions, cpus, most):
     spares = importing(script, sessions=sessions, cpus=cpus)
     for _ in range(2):
-        spares.settle()
+        spares.settle(9.0)
     assert len(deadlines) == len(script.workers), "each is waited for once"
     assert len([*iter(lambda: spares.take("a"), None)]) == most
