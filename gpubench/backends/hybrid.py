@@ -511,7 +511,6 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
 
     def close(self) -> None:
         """Close both sides, even if one fails."""
-        self._waiting = None
         forgetting = (two_sided.forget for two_sided in self._two_sided.values())
         closing = (side.close for side in {self.gpu, self.cpu, *self._computing.values()})
         for free in (self._sides.close, *forgetting, *closing):

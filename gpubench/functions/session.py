@@ -422,7 +422,7 @@ class Discrepancy(NamedTuple):
     # index of the element with the largest error, or of the first wrong integer; empty if there is none
     place: list[int]
     words: str = ""  # fault in words, if no number expresses it
-    integers: bool = False  # whether the elements are integers, such as counts or labels
+    integers: bool = False  # whether wrong elements are integers, such as counts or labels
 
     @property
     def right(self) -> bool:
@@ -509,7 +509,7 @@ def _compare_exactly(name: str, got: Array, want: Array, limit: float) -> Discre
 
     wrong = differences(got, want)
     if not wrong.any():
-        return Discrepancy(0.0, limit, [], integers=True)
+        return Discrepancy(0.0, limit, [])
     place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
     words = f"{name}{list(place) or ''} is {got[place]}, not {want[place]}"
     if not {got.dtype.kind, want.dtype.kind} <= {*"biu"}:

@@ -412,14 +412,14 @@ class Passes:
         return Wish(rungs, slots, value, self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1))
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
-        """Return the new grid sizes in and near the intervals of `opens`, and the top if its winner is not
-        clear."""
+        """Return the new grid sizes in the intervals of `opens` and near their lower ends, since larger ones cost
+        more, and the top if its winner is not clear."""
         low, top, step = rungs.sizes[0], rungs.top, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
         first, last = math.log(low), math.log(top)
         steps: set[int] = set()
         for item in opens:
-            begin, end = max(item.low - NEAR, first), min(item.high + NEAR, last)
+            begin, end = max(item.low - NEAR, first), min(item.high, last)
             steps |= set(
                 range(math.ceil((begin - first) / step - place), math.floor((end - first) / step - place) + 1)
             )
@@ -495,11 +495,9 @@ class Passes:
         rungs.checked, series = True, rungs.series
         rows, race = self.points.rows(series), self._race(series)
         opens = self._open(series)
-        highest = max((item.threshold.n for item in opens if item.threshold.state == "at"), default=0.0)
+        beyond = max([rungs.middle, *(2 * item.threshold.n for item in opens if item.threshold.state == "at")])
         step = max(1, series.ladder.granule)
-        powers = [
-            2**j for j in range(math.ceil(math.log2(max(rungs.middle, 2 * highest, 1))), 64) if 2**j < rungs.top
-        ]
+        powers = [2**j for j in range(math.ceil(math.log2(beyond)), 64) if 2**j < rungs.top]
         n = ((powers[0] if powers else rungs.middle) // step + 1) * step
         if n in rows or not rungs.sizes[0] < n < rungs.top or not series.work(n):
             return {}

@@ -63,9 +63,7 @@ def on_terminal(folder, starter):
     return written
 
 
-@pytest.mark.parametrize(("arguments", "environ", "colored"), [
-    ([], {}, True), ([], {"NO_COLOR": "1"}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(("arguments", "environ", "colored"), [([], {}, True), ([], {"NO_COLOR": "1"}, False)])
 def test_colour(on_terminal, arguments, environ, colored):
     text = on_terminal(*arguments, **environ)
     assert "the GPU" in text

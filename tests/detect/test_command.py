@@ -19,14 +19,7 @@ from gpubench.detect.facts import Root, TouchedFiles, make_fact, parse_record
 from gpubench.detect.host import read_files
 from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.detect.pci import name_of
-from gpubench.result.machine import (
-    NOT_PROBED,
-    Cpu,
-    CpuBlas,
-    Machine,
-    MachineWarning,
-    Provider,
-)
+from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine, MachineWarning, Provider
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, check, pci, under
 
 

@@ -203,7 +203,8 @@ MEMORY = {
          "memory.usable_bytes": 2 * GIB, "platform.container": "docker"}),
     "the tightest of v1 and v2": (
         HOST | group("2:cpu:/a\n0::/b", "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
-                     {"cpu/a/cpu.cfs_quota_us": -1, "cpu/a/cpu.cfs_period_us": 100000, "unified/b/cpu.max": "25000 100000"}),
+                     {"cpu/a/cpu.cfs_quota_us": -1, "cpu/a/cpu.cfs_period_us": 100000, "unified/b/cpu.max": "25000 100000"})
+        | {"/proc/self/cpuset": "garbage, which nothing needs"},
         {"cpu.quota_cpus": 0.25}),
     "controllers on v1 and processes on v2": (
         HOST | group("9:memory:/system.slice/x.service\n0::/system.slice/x.service",

@@ -429,6 +429,7 @@ def host(links, **answers):
         "nvmlDeviceGetCount": len(links), "nvmlDeviceGetPciInfo": place,
         "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle + 1:08x}-1111-2222-3333-444444444444",
         "nvmlDeviceGetNvLinkState": lambda handle, number: int(link_of(handle, number) is not None),
+        "nvmlDeviceGetNvLinkVersion": lambda _handle, number: 4 + number,
         "nvmlDeviceGetNvLinkRemoteDeviceType": lambda handle, number: link_of(handle, number)[0],
         "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, number: place(link_of(handle, number)[1]),
         "nvmlDeviceGetFieldValues": lambda _handle, fields: [
@@ -442,7 +443,7 @@ def test_cards_on_a_switch_have_the_fewer_lanes_of_both_sides():
     for gpu, other in ((first, second), (second, first)):
         (path,) = gpu.link.paths
         assert (path.to, path.kind.value) == (other.id, "nvlink")
-        assert (path.lanes.value, path.via.value) == (17, "switch")
+        assert (path.lanes.value, path.version.value, path.via.value) == (17, 4, "switch")
         assert path.max_bytes_per_s.value == 17 * 26_562_000_000
         assert (path.common.value, path.read.value, path.atomics.value) == ("numa-node", True, True)
         assert gpu.link.peers == [other.id]

@@ -31,9 +31,7 @@ CHILDREN = (
     "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes.libraries",
     "gpubench.kernels.contract.foreign", "gpubench.functions.trial",
 )  # fmt: skip
-OTHERS = (
-    "gpubench.__main__", "gpubench.base.child_main", "gpubench.report.plots",
-)  # fmt: skip
+OTHERS = ("gpubench.__main__", "gpubench.base.child_main", "gpubench.report.plots")
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "coverage")
 # Variables that are read while Python or a library starts.
@@ -225,18 +223,18 @@ def count(env):
     if any(name.startswith("COVERAGE_PROCESS") for name in env):
         import coverage
 
-        if inherited := coverage.Coverage.current():
-            inherited.stop()
-        counted, usual = coverage.process_startup(force=True), signal.signal
+        counted, usual, ending = (
+            coverage.process_startup(force=True),
+            signal.signal,
+            (signal.SIGTERM, signal.SIG_DFL),
+        )
 
         def leave(number, _):
             counted.save()
-            usual(number, signal.SIG_DFL)
+            usual(*ending)
             os.kill(os.getpid(), number)
 
-        signal.signal = lambda number, to: usual(
-            number, leave if (number, to) == (signal.SIGTERM, signal.SIG_DFL) else to
-        )
+        signal.signal = lambda number, to: usual(number, leave if (number, to) == ending else to)
 
 
 def alter(env):

@@ -154,8 +154,10 @@ def test_as_many_launches_are_enqueued_as_are_asked_for_a_few_at_a_time(monkeypa
     session.run(launch)
     session.sync()
     monkeypatch.setattr(session.gpu, "run", lambda launch, count: counts.append(count))
+    launch.gpu.way.upload = None
+    launch.gpu.send()  # what is there is not sent again
     session.run(launch, 2 * CHUNK + 3)
-    assert counts == [CHUNK, CHUNK, 3]
+    assert (counts, launch.staging) == ([CHUNK, CHUNK, 3], "pageable")
     assert (launch.on_gpu, launch.on_cpu) == (1024, 1024), "half, until somebody says another share"
     session.gpu.tune = Mock()
     session.tune(kernels.load("add"), case, inputs)
@@ -181,9 +183,9 @@ def test_more_than_two_mebibytes_for_the_gpus_half_take_a_thread(n, threads, mon
 def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, monkeypatch) -> None:
     session, asked, places = split(1 << 21)
     session.cpu.threads, waits = threads, []
-    monkeypatch.setattr(session.gpu, "sync_asleep", lambda: waits.append("asleep"))
+    monkeypatch.setattr(session.gpu, "sync", lambda: waits.append("awake, for want of another way"))
     run_split(session, asked, places)
-    assert len(waits) == asleep
+    assert len(waits) == 1 + asleep, "the result is waited for, too"
 
 
 def test_both_sides_are_closed_even_if_the_pieces_cannot_be_freed(monkeypatch) -> None:

@@ -131,6 +131,16 @@ def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
     assert subprocess.run(words, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
 
 
+def test_output_that_is_kept_apart_appears_line_by_line_as_before() -> None:
+    program = "sys.stdout.reconfigure(line_buffering=True); streams.take_over(); streams.keep_apart()"
+    words = [
+        sys.executable,
+        "-c",
+        f"import sys; from gpubench.base import streams; {program}; print(sys.stdout.line_buffering)",
+    ]
+    assert subprocess.run(words, capture_output=True, check=False).stderr == b"True\n"
+
+
 @pytest.mark.parametrize(("made", "expected"), [
     (streams.columns("日本a"), 5), (streams.cut("abcdef", 6), "abcdef"), (streams.cut("abcdefg", 6), "abc..."),
     (streams.cut("日本語", 6), "日本語"), (streams.cut("日本語", 5), "日..."), (streams.pad("ab", 4), "ab  "), (streams.pad("日", 4, right=True), "  日"),

@@ -175,6 +175,8 @@ def test_each_fold_of_a_row_has_words_of_its_own(name):
     words = re.findall(r"across<\w+>\(.*, spare\[(\d+)\]\)", step.source)
     room = re.search(r"real spare\[(\d+)\]", step.source)
     assert words == [str(word) for word in range(int(room[1]))]
+    (long,) = built("softmax", {"n": 2**19, "columns": 2**19}, "float32").passes
+    assert "element(exp(term_0(wide(x_unit.lane[j])) - top_0), number_0)" in long.source, "no register holds it"
 
 
 @pytest.mark.parametrize("name", ["linear", "linear_grad_relu", "norm_linear"])

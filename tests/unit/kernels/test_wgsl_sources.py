@@ -160,6 +160,10 @@ def test_a_device_that_holds_a_block_of_winograds_products_takes_them():
     assert winograd.fits(msgspec.structs.replace(H200, **least))
     for name, value in least.items():
         assert not winograd.fits(msgspec.structs.replace(H200, **{name: value - 1}))
+    with pytest.raises(Unsupported, match="out has 2097152 bytes"):
+        winograd.wgsl_program(
+            8, 1, 64, 32, "float32", msgspec.structs.replace(H200, max_binding_bytes=2**21 - 16)
+        )
 
 
 @pytest.mark.parametrize(("k", "rows"), [

@@ -1,6 +1,7 @@
 """The order of a session's steps, the share of the budget that the search has, and what a file that is gone on with still lacks."""
 
 import time
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -106,9 +107,11 @@ def made():
     ({}, 0.9), ({"sessions": 3}, 0.3), ({"sessions": 2}, 0.45), (BOTH, 0.45), ({"more": (SPLIT,)}, 0.45),
     ({**BOTH, "sessions": 3}, 0.15),
 ])  # fmt: skip
-def test_the_search_leaves_time_for_what_comes_behind_it(made, asked, share):
-    usual = {"sessions": 1, "budget_s": 1e5}
-    assert made(spec(**usual | asked)).search_left_s() == pytest.approx(share * 1e5, abs=60)
+def test_the_search_leaves_time_for_what_comes_behind_it(made, monkeypatch, asked, share):
+    usual = {"sessions": 1, "budget_s": 1e5} | asked
+    assert made(spec(**usual)).search_left_s() == pytest.approx(share * 1e5, abs=60)
+    monkeypatch.setattr(runner, "companions", lambda *of: [Mock(share=0.1)])
+    assert made(spec(**usual)).search_left_s() == pytest.approx((share - 0.1 / usual["sessions"]) * 1e5, abs=60)
 
 
 def test_the_rest_is_told_by_the_budget_or_by_the_cases_so_far(made):

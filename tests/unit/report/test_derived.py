@@ -22,18 +22,7 @@ from gpubench.report.document import report_document
 from gpubench.report.sections.break_even import calls_text
 from gpubench.result.machine import Fact
 from gpubench.result.run import Parts
-from tests.unit.report.builders import (
-    CPU,
-    GPU,
-    HYBRID,
-    case,
-    curve,
-    failed,
-    measured,
-    run_of,
-    skipped,
-    split,
-)
+from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, failed, measured, run_of, skipped, split
 
 ON_CPU, ON_GPU = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
 

@@ -20,14 +20,7 @@ from gpubench.base.plugins.sections import TOOLS
 from gpubench.curves import stats
 from gpubench.report import draw_report, render
 from gpubench.report.charts import chart_cases
-from gpubench.result.run import (
-    Measurement,
-    Parts,
-    Peak,
-    SessionRecord,
-    Settings,
-    Theoretical,
-)
+from gpubench.result.run import Measurement, Parts, Peak, SessionRecord, Settings, Theoretical
 from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
 from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S
@@ -310,8 +303,10 @@ def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     sessions = [replace(CALL, session=i, single_s=[s]) for i, s in enumerate((3e-4, 1.3e-4, 1e-4))]
     resident = replace(measured(what, 1e-4), parts=sessions)
     run = run_of([measured(case(), 1e-3), resident, measured(ALWAYS, SUM_S, parts=CALL)])
-    found = {row.id: row.single_s for row in analyse(run).cases}
+    *_, always = rows = analyse(run).cases
+    found = {row.id: row.single_s for row in rows}
     assert found == {case().id: None, what.id: pytest.approx(1.3e-4), ALWAYS.id: None}
+    assert always.time_breakdown.kernel_s == pytest.approx(1e-4), "less a launch and a wait"
     document = json.loads(render([run], "json"))
     assert {row["id"]: row["single_s"] for row in document["cases"]} == found
 

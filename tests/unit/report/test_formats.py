@@ -50,14 +50,7 @@ from tests.examples import CHARACTERS, examples
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.hostile import NAMES, TEXTS, hostile_run
-from tests.unit.report.samples import (
-    cpu_run,
-    drawn,
-    full_run,
-    hybrid_run,
-    interrupted_run,
-    software_run,
-)
+from tests.unit.report.samples import cpu_run, drawn, full_run, hybrid_run, interrupted_run, software_run
 from tests.unit.report.sides import pair
 from tests.unit.report.test_decisions import crossing
 

@@ -319,7 +319,7 @@ SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 @st.composite
 def chains(draw):
     """Chains of up to six stages, each of which reads some of the values before it; the first may be the host's."""
-    known, steps = ["x", "w"], []
+    known, steps = ["x", "w", "cache"], []  # a cache is read before anything has written into it
     for number in range(draw(st.integers(1, 6))):
         reads = tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
         host = number == 0 and draw(st.booleans())
@@ -327,7 +327,7 @@ def chains(draw):
         written = (f"v{number}", *(("cache",) if draw(st.booleans()) else ()))
         steps.append(StageCost(draw(SECONDS), None if host else draw(SECONDS), reads, written))
         known += [name for name in written if name not in known]
-    copies = {name: draw(SECONDS) for name in [*known, "cache"]}
+    copies = {name: draw(SECONDS) for name in known}
     wanted = [steps[-1].writes[0], *(["v0"] if draw(st.booleans()) else [])]
     at_first = {"x": draw(st.sampled_from(["c", "cg"])), "w": "cg"}
     down = {name: draw(SECONDS) for name in copies}
