@@ -109,10 +109,8 @@ def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequenc
         if side is not None
     }
     notes = [
-        f"copied means the same work, {situation_text(ALWAYS)}",
-        where_legend(_answering(rows)),
-        legend(labels),
-    ]
+        f"copied means the same work, {situation_text(ALWAYS)}", where_legend(_answering(rows)), legend(labels)
+    ]  # fmt: skip
     if any(_data(*claim.ids).strip() == _MIXED for claim in rows):
         notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
     body = []
