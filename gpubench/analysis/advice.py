@@ -35,6 +35,7 @@ from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, pair_ratio
 from gpubench.base.errors import InputError
 from gpubench.base.streams import shorten
+from gpubench.base.units import format_number
 from gpubench.curves import HIGHEST_COST, doubt, fastest
 from gpubench.curves.stats import Interval, quotient
 from gpubench.result.case import QUEUED, WAITED
@@ -140,8 +141,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         place = "measured" if low == high else f"between the measured sizes {low} and {high}"
         if self.gain is None:
             return f"{place}; {self.alone}"
-        ends = f"{self.gain.lo:.3g} to {self.gain.hi:.3g}"
-        return f"{place}; {self.gain.ratio:.3g} times as fast as {self.gain.device_id} ({ends})"
+        ends = f"{format_number(self.gain.lo)} to {format_number(self.gain.hi)}"
+        return f"{place}; {format_number(self.gain.ratio)} times as fast as {self.gain.device_id} ({ends})"
 
     @property
     def alone(self) -> str:

@@ -376,7 +376,7 @@ def _implementations(
 
 
 def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int, int]:
-    """Choose a few of the ascending `sizes`, each with the index of its column in a table."""
+    """Choose a few of the ascending `sizes`, the largest at least, each with the index of its column in a table."""
     last = len(IMPLEMENTATION_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
@@ -389,7 +389,7 @@ def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int
         place = min(range(last, -1, -1), key=lambda place: distance(n, place))
         if place not in nearest or distance(n, place) < distance(nearest[place], place):
             nearest[place] = n
-    return {n: place for place, n in nearest.items()}
+    return {n: place for place, n in nearest.items()} | ({} if last in nearest else {sizes[-1]: last})
 
 
 def _best_implementation(

@@ -224,7 +224,7 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
         scale = _SECONDS[name]
         # The factor spares 1e-3 / 1e-3 from landing just below 1.
         if unit == name or (unit == "auto" and (abs(rounded) >= scale * (1 - 1e-12) or name == "ns")):
-            return f"{_significant(seconds / scale, digits)} {name}" if rounded else f"0 {name}"
+            return f"{format_number(seconds / scale, digits)} {name}" if rounded else f"0 {name}"
     raise ValueError(f"not a unit of time: {unit!r}")
 
 
@@ -233,11 +233,16 @@ def format_joules(joules: float) -> str:
     return f"{format_seconds(joules)[:-1]}J"
 
 
+def format_watts(watts: float) -> str:
+    """Return a power, such as `700 W`, `14.3 W` or `1.23 mW`."""
+    return f"{format_seconds(watts)[:-1]}W".replace(".0 ", " ")
+
+
 def format_bytes(count: float) -> str:
     """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB` or `139 GiB`, with up to three
     significant digits, or four for 1000 to 1023."""
     value, unit = _scale(count, 1024, 4, _MEMORY_UNITS)
-    return f"{_short(_significant(value, 4 if abs(value) >= 1000 else 3))} {unit}"
+    return f"{_short(format_number(value, 4 if abs(value) >= 1000 else 3))} {unit}"
 
 
 def _short(text: str) -> str:
@@ -256,7 +261,7 @@ def _scale(value: float, step: int, digits: int, units: Sequence[str]) -> tuple[
 def format_rate(per_second: float, unit: str) -> str:
     """Return a rate in SI units, with three significant digits: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`."""
     value, prefix = _scale(per_second, 1000, 3, _RATE_PREFIXES)
-    return f"{_significant(value, 3)} {prefix}{unit}"
+    return f"{format_number(value)} {prefix}{unit}"
 
 
 def format_size(n: int) -> str:
@@ -289,7 +294,7 @@ def _round(value: float, digits: int) -> float:
     return float(f"{value:.{digits - 1}e}") if math.isfinite(value) else value
 
 
-def _significant(value: float, digits: int) -> str:
+def format_number(value: float, digits: int = 3) -> str:
     """Return `value` with `digits` significant digits and without an exponent: 1234.5 with 3 digits is
     `1230`."""
     if not math.isfinite(value) or value == 0:

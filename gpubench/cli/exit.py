@@ -144,9 +144,10 @@ def output_code(error: OSError) -> ExitCode | None:
 
 
 def _has_no_reader() -> bool:
-    """Return whether standard output is a pipe without a reader."""
+    """Return whether standard output is a pipe without a reader; on Windows, which does not tell, whether it is a
+    pipe."""
     try:
-        if not hasattr(select, "poll"):  # Windows tells no more than what kind of file it is
+        if not hasattr(select, "poll"):
             return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

@@ -32,7 +32,7 @@ from gpubench.base.table import (
     paint,
     table_lines,
 )
-from gpubench.base.units import format_bytes, scale_size
+from gpubench.base.units import format_bytes, format_watts, scale_size
 from gpubench.detect.cpu import misfits
 from gpubench.detect.facts import list_form
 from gpubench.detect.pci import ASLEEP
@@ -318,7 +318,7 @@ def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
     settings = (
         # the present clock differs between GPUs that share a part
         _clock(compute.now_hz.value if now else None, compute.max_hz.value),
-        f"power limit {power.limit_w.value:.0f} W" if power.limit_w.value else None,
+        f"power limit {format_watts(power.limit_w.value)}" if power.limit_w.value else None,
         None if compute.ecc.value is None else f"ECC {'on' if compute.ecc.value else 'off'}",
     )
     slices, asleep = len(compute.partitions), power.state.value in ASLEEP

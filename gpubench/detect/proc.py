@@ -307,8 +307,9 @@ class MemoryBounds(NamedTuple):
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
-    """Return the memory limits of this process's control group and of all groups above it. Both facts are
-    absent without a limit. A fact that needs an unreadable file has no value."""
+    """Return the smallest limit and the smallest rest of this process's control group and all groups above it.
+    Both are absent without a limit, and have no value if a limit cannot be read. The rest has none if the used
+    memory cannot be read."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []

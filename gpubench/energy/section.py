@@ -17,7 +17,7 @@ from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Table, Tone, cells, heads, number
-from gpubench.base.units import format_joules, list_words
+from gpubench.base.units import format_joules, format_number, format_watts, list_words
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import data_text, device_text, regime_order
 from gpubench.result.case import RESIDENT, Case
@@ -134,11 +134,11 @@ def _ratio_text(cpu: EnergyResult | None, gpu: EnergyResult | None) -> str | Cel
         return "-"
     ratio = cpu.joules / gpu.joules
     side: Tone = "gpu" if ratio >= 1 else "cpu"
-    return Cell(f"{side.upper()} {max(ratio, 1 / ratio):.3g}x", side)
+    return Cell(f"{side.upper()} {format_number(max(ratio, 1 / ratio))}x", side)
 
 
 def _watts_text(watts: float | None) -> str:
-    return "-" if watts is None else f"{watts:.3g} W"
+    return "-" if watts is None else format_watts(watts)
 
 
 ROWS = (Rows("energy", EnergyResult, energies, order=135),)

@@ -121,8 +121,8 @@ def _extent_text(points: Points) -> str:
     powers = {"n": 1, "n^2": 2}
     texts = [text for text, power in powers.items() if all(value == n**power for n, value in points)]
     if len({value for _, value in points}) == 1:
-        texts += [f"{points[0][1]:g}"]
-    return texts[0] if texts else f"{points[0][1]:g} at n = {points[0][0]}"
+        texts += [f"{points[0][1]:.0f}"]
+    return texts[0] if texts else f"{points[0][1]:.0f} at n = {points[0][0]}"
 
 
 class Code(msgspec.Struct, frozen=True):

@@ -1,14 +1,14 @@
-"""attention_grad: the gradient of `attention` with respect to its queries, keys and values, without an n x n
-array.
+"""attention_grad: the gradient of `attention` with respect to its queries, keys and values. The tuned kernels need
+no n x n array.
 
 Let p be the weights of a query and g the gradient of its result. Let dp = g v^T and ds = p (dp - sum(p dp)).
 The gradients are dq = ds k / sqrt(e), dk = ds^T q / sqrt(e) and dv = p^T g. Source, also of the two passes: Dao
 and others, arXiv 2205.14135.
 
 - CPU: blocks of queries of a head, by BLAS; each thread takes whole heads.
-- CUDA and WGSL: the first pass goes over the queries. It writes dq, and for each query the largest score, the
-  sum of the powers and sum(p dp). The second pass goes over the keys. It computes the weights again from these
-  numbers and writes dk and dv. On CUDA eight threads share a query or a key.
+- CUDA and WGSL: the first pass goes over the queries. It writes dq, and for each query the largest score,
+  1 / sum(exp(score - largest)) and sum(p dp). The second pass goes over the keys. It computes the weights again
+  from these numbers and writes dk and dv. On CUDA eight threads share a query or a key.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
-from gpubench.base.units import format_size
+from gpubench.base.units import format_size, format_watts
 from gpubench.curves import compare, fit
 from gpubench.curves.stats import Interval, median, ratio_interval
 from gpubench.report.layout import RenderOptions, Section
@@ -493,7 +493,7 @@ def _state_text(gain: Weak) -> str:
     clocks = [f"{state.clock_hz / 1e9:.2f}" for state in (early, late) if state is not None and state.clock_hz]
     parts = [
         f"{' -> '.join(dict.fromkeys(clocks))} GHz" if clocks else "",
-        f"{late.power_w:.0f} W" if late.power_w else "",
+        format_watts(late.power_w) if late.power_w else "",
         f"PCIe {late.pcie_generation} x{late.pcie_width}" if late.pcie_generation else "",
         *late.throttle,
     ]

@@ -17,7 +17,15 @@ from gpubench.analysis.speedup import NUMBA, CpuCode, Speedup, about_equal, cpu_
 from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Tone
-from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
+from gpubench.base.units import (
+    count_noun,
+    earned_digits,
+    format_number,
+    format_rate,
+    format_seconds,
+    format_size,
+    list_words,
+)
 from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import (
     FUNCTIONS,
@@ -318,7 +326,7 @@ def share_text(share: float) -> str:
     """Return a share as text, such as `12%`, `3.1%` below 10 %, or `12x` from ten on. A share below 0.05 % is
     `0%`."""
     if abs(share) >= 9.995:
-        return f"{share:.3g}x" if abs(share) < 1000 else f"{float(f'{share:.3g}'):.0f}x"
+        return f"{format_number(share)}x"
     percent = share * 100 if abs(share) >= 5e-4 else 0.0
     return f"{percent:.0f}%" if abs(percent) >= 9.95 or not percent else f"{percent:.1f}%"
 

@@ -47,6 +47,8 @@ from gpubench.result.store.cache import user_cache
 # Seconds that choosing the way to compute a case may take, and how many times as fast as the default another way
 # must be. On an H200 host, 8 of 16 threads once won a trial by luck and were three times as slow in later runs.
 TUNING_S, CLEARLY = 0.25, 1.05
+# The name of a way that is always tried: numba computes some functions, such as log1p, element by element.
+_PLAIN = "plain NumPy"
 
 
 # Takes the inputs and the output. Returns a call that computes a case in one way.
@@ -210,7 +212,7 @@ class NumpySession(
 
             return took
 
-        trials = Trials(tuple(implementations), timer, TUNING_S, margin=CLEARLY)
+        trials = Trials(tuple(implementations), timer, TUNING_S, margin=CLEARLY, always=_PLAIN)
         name = choose(self, op, case, self._load_compiler(), trials)
         settle()
         if name is not None:
@@ -247,7 +249,7 @@ class NumpySession(
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
                 self._compiled.compile(candidate.build())
                 ways[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
-        ways["plain NumPy"] = partial(self._plain, op)
+        ways[_PLAIN] = partial(self._plain, op)
         return ways
 
     def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:

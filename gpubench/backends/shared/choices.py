@@ -121,6 +121,7 @@ class Trials(msgspec.Struct, frozen=True):
     builders: int = 0
     # A candidate replaces the default only if it is this many times as fast, because trials are uncertain.
     margin: float = 1.0
+    always: str = ""  # name of a candidate that is timed even if others have used up the budget
 
 
 def key(case: Case, names: Sequence[str]) -> str:
@@ -192,7 +193,14 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         return None
     try:
         timer = built_ahead(names, lambda name: trials.timer(name, output), trials, session.clock)
-        name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s, margin=trials.margin)
+        name = fastest(
+            names,
+            timer,
+            clock=session.clock,
+            budget_s=trials.budget_s,
+            margin=trials.margin,
+            always=trials.always,
+        )
     except DeviceOutOfMemory:
         return None
     finally:
@@ -246,15 +254,19 @@ def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Calla
 
 
 def fastest(
-    names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float, margin: float = 1.0
+    names: Sequence[str],
+    timer: Timer,
+    *,
+    clock: Callable[[], float],
+    budget_s: float,
+    margin: float = 1.0,
+    always: str = "",
 ) -> str:
     """Time the candidates for about `budget_s` seconds, and return the name of the fastest one. It replaces the
-    first one only if it is `margin` times as fast. `timer(name)` builds a candidate. A candidate that fails
-    loses; if the first one fails, raises BackendError."""
+    first one only if it is `margin` times as fast. `timer(name)` builds a candidate. The candidate `always` is
+    timed even without budget. A candidate that fails loses; if the first one fails, raises BackendError."""
     start = clock()
-    built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s)
-    if not built:
-        return names[0]
+    built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s, always)
     least = min(single for _, single in built.values())
     if least > _LONG * budget_s:
         return _prefer(names[0], {name: single for name, (_, single) in built.items()}, margin)
@@ -286,18 +298,19 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 
 
 def _build_each(
-    names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
+    names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float, always: str
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """Build candidates in order until it is `late`. Return the timer and the seconds of a launch of each."""
+    """Build candidates in order until it is `late`, but the first and `always` in any case. Return the timer and
+    the seconds of a launch of each."""
     timers = {}
     for name in names:
-        if late():
-            break
+        if name not in (names[0], always) and late():
+            continue
         try:
             took = timer(name)
-            if took(1) > budget_s and late():  # it loads the program
-                break  # no time is left for a comparison
-            once = took(1)
+            once = took(1)  # it loads the program
+            if once <= budget_s or not late():
+                once = took(1)
             timers[name] = took, min(once, took(1), took(1)) if once < _SAMPLE_S else once
         except BackendError:
             if name == names[0]:

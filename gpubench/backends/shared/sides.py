@@ -395,8 +395,8 @@ class CompanionThread:
 
 
 class HostLinks(Links):
-    """The links of a device group in host memory: copies and sums of NumPy arrays, rank by rank, in real time
-    on one CPU."""
+    """The links of a device group in host memory. NumPy copies, adds and averages the arrays, one rank after the
+    other, and a call has ended when it returns."""
 
     copier = library = "numpy"
 

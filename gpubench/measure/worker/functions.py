@@ -196,8 +196,9 @@ class CallWorkspace(Workspace):
             )  # fmt: skip
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
-        """Call the function with other values, and judge its results and times. Raises Wrong. Returns a warning
-        instead if this would take longer than `limit_s` seconds."""
+        """Call the function with other values, and judge its results and times. Raises Wrong. A function that
+        takes longer than SHORT_ANSWER_S is called only at its first size; returns a warning instead if that would
+        take longer than `limit_s` seconds."""
         operands = self._operands
         answer_s = operands.answer(self.case)[2]
         if limit_s is not None and answer_s > SHORT_ANSWER_S and FRESH_ANSWERS * answer_s > limit_s:

@@ -13,7 +13,7 @@ from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, number
-from gpubench.base.units import format_bytes, format_rate, list_words
+from gpubench.base.units import format_bytes, format_number, format_rate, list_words
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, chart_cases, short
 from gpubench.report.layout import RenderOptions, Section
@@ -105,7 +105,7 @@ def peak_texts(peak: Peaks) -> tuple[str, str, str]:
     """Return the memory peak, the compute peak and the ridge as texts, with `-` for what was not measured."""
     memory = "-" if peak.bytes_per_s is None else format_rate(peak.bytes_per_s, "B/s")
     compute = "-" if peak.flops_per_s is None else format_rate(peak.flops_per_s, "FLOP/s")
-    return memory, compute, "-" if peak.ridge is None else f"{peak.ridge:.3g}"
+    return memory, compute, "-" if peak.ridge is None else format_number(peak.ridge)
 
 
 def _kind(point: PeakShare) -> tuple[str, ...]:
@@ -281,7 +281,7 @@ def _point(point: PeakShare) -> ChartRow:
     intensity = point.case.flops / point.case.bytes
     return charts.case_fields(point.case, regime=False) | {
         "op": series_name(point.case.case), "x": short(intensity), "value": short(point.flops_per_s),
-        "intensity": f"{intensity:.3g}", "rate": format_rate(point.flops_per_s, "FLOP/s"),
+        "intensity": format_number(intensity), "rate": format_rate(point.flops_per_s, "FLOP/s"),
         "share": "-" if point.share is None else share_text(point.share), "bound": point.bound or "-",
     }  # fmt: skip
 

@@ -123,8 +123,8 @@ class Bench:
 
         return took
 
-    def choose(self, budget_s: float = 1e9) -> str:
-        return fastest(list(self.costs), self.timer, clock=lambda: self.now, budget_s=budget_s)
+    def choose(self, budget_s: float = 1e9, always: str = "") -> str:
+        return fastest(list(self.costs), self.timer, clock=lambda: self.now, budget_s=budget_s, always=always)
 
 
 # Seconds of a launch by candidate or why it is none, of building each, the budget, what is taken, launches of each.
@@ -163,6 +163,10 @@ def test_the_fastest_is_taken_after_as_many_launches_as_it_takes(costs, build_s,
         assert bench.built == list(costs)
     else:
         assert bench.launches == launches
+
+
+def test_a_candidate_that_is_always_timed_needs_no_budget():
+    assert [Bench({"a": 30.0, "b": 1e-3, "c": cost}).choose(3.0, "c") for cost in (1.0, 31.0)] == ["c", "a"]
 
 
 @pytest.mark.parametrize(("broken", "taken"), [("a", None), ("b", "c"), ("c", "b")])

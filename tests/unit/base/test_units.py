@@ -84,7 +84,8 @@ def test_durations_and_percentages(parse, text, value):
     *((units.format_bytes(n), said) for n, said in (
         (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"), (2**60, "1024 PiB"))),
     (units.format_rate(4.22e12, "B/s"), "4.22 TB/s"), (units.format_rate(999.9e9, "FLOP/s"), "1.00 TFLOP/s"),
-    (units.format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"),
+    (units.format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (units.format_watts(1400.0), "1400 W"), (units.format_watts(72.0), "72 W"),
+    (units.format_watts(0.25), "250 mW"), (units.format_number(1234.5), "1230"),
     *((units.format_size(n), said) for n, said in (
         (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
     *((" ".join(units.scale_size(n)), said) for n, said in (

@@ -85,6 +85,17 @@ def test_a_filter_leaves_out_what_was_not_reached_and_denies_no_gpu():
     assert answer_sentences(found) == (f"No case of a GPU is among those shown. {plain}",)
 
 
+def test_the_largest_size_of_a_function_is_shown_however_small_it_is():
+    sizes = {1024: (1e-6, 2e-6), 2**19: (6e-4, 6e-4), 2**21: (5e-3, 1e-3)}
+    timed = [
+        on(case("my.f", n, kind), s)
+        for n, both in sizes.items()
+        for kind, s in zip(("library", "tuned"), both, strict=True)
+    ]
+    run = run_of(timed, devices=[CPU])
+    assert "my.f: up to 5.0x" in answer_sentences(analyse(run))[0]
+
+
 def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_find_it():
     (analysis,) = analysed(suite_run)
     long, kept = f"{'x' * 90}.json", str(store.default_results_dir() / "machine" / "run.json")
