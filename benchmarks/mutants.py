@@ -723,10 +723,10 @@ def _attempt(order: tuple[Mutant, list[str] | None]) -> tuple[Mutant, str, str]:
         if not failed:  # other programs may load the machine: are the unaltered tests in time?
             slow = failed is None and _pass(tests) == ""
             return mutant, ("too slow" if slow else "survived"), f"{count} tests"
-        # A test that fails without the change, too, tells nothing.
-        if failed not in tests or _pass([failed]) == "":
+        # What fails without the change, too, tells nothing.
+        if (_pass([failed]) if failed in tests else _pass(tests, "--collect-only")) == "":
             return mutant, "killed", ""
-        tests = tests[tests.index(failed) + 1 :]
+        tests = tests[tests.index(failed) + 1 :] if failed in tests else []
     return mutant, "survived", f"{count} tests"
 
 
@@ -750,15 +750,15 @@ def _why_equivalent(mutant: Mutant) -> str:
     return next((why for _, line, part, why in entries if before.startswith(line) and part in after), "")
 
 
-def _pass(tests: list[str]) -> str | None:
+def _pass(tests: list[str], *options: str) -> str | None:
     """Run the tests in a fork until one fails. Return the one that fails, "-" for what is no test, "" if all pass, or
     None if they take too long."""
     note = Path(f"../failed-{os.getpid()}")
     note.write_text("-", encoding="utf-8")
     child = os.fork()
     if not child:
-        _run(tests, note.absolute())
-    until = time.monotonic() + 4 * sum(_KNOWN[test] for test in tests) + 60
+        _run(tests, note.absolute(), options)
+    until = time.monotonic() + 4 * sum(_KNOWN[test] for test in tests) + 200
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -786,7 +786,7 @@ class _Chosen:
             self._note.write_text(report.nodeid, encoding="utf-8")
 
 
-def _run(tests: list[str], note: Path) -> None:
+def _run(tests: list[str], note: Path, more: tuple[str, ...]) -> None:
     """Run the tests in this forked process, and end it."""
     # With a group of its own, all its children can be ended with it.
     os.setsid()
@@ -795,7 +795,7 @@ def _run(tests: list[str], note: Path) -> None:
             os.dup2(nothing.fileno(), stream)
     code = 1
     try:
-        options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile=check"]
+        options = [*more, "-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile=check"]
         options += [f"--timeout={4 * max(_KNOWN[test] for test in tests) + 30:.0f}", "--timeout-method=signal"]
         code = pytest.main([*options, *dict.fromkeys(map(_file, tests))], plugins=[_Chosen(tests, note)])
         code = 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code

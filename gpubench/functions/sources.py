@@ -59,8 +59,8 @@ def source_of(where: str) -> CodeSource:
             disk.read_regular(where, 0)
             path = Path(os.path.realpath(where))
         except OSError as error:
-            near: list[str] = []
-            with contextlib.suppress(UnicodeEncodeError):  # no path of this system
+            near = []
+            with contextlib.suppress(UnicodeEncodeError, OSError):  # no path of this system
                 near = [file.name for file in path.parent.glob("*.py") if file.is_file()]
             raise UsageError(
                 "bad-function", f"there is no file {where}",
