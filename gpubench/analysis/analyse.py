@@ -20,7 +20,6 @@ from gpubench.analysis.machine import group_by_machine, machine_line
 from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, break_evens, ids_beside, speedups
 from gpubench.base import group_by
 from gpubench.curves import stats
-from gpubench.curves.stats import Interval
 from gpubench.result.case import DEVICE_GROUP, Case, SeriesKey
 from gpubench.result.run import DeviceKind, Measurement, Run
 
@@ -212,11 +211,6 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
     hi: float  # the mean of the high ends of the speedups' intervals
     count: int  # the number of workloads in the mean
     missing: tuple[str, ...]  # the workloads that all means of the dtype should include and this one lacks
-
-    @property
-    def interval(self) -> Interval:
-        """The mean with its interval, whose ends are the means of the speedups' ends."""
-        return Interval(self.lo, self.ratio, self.hi, "prior")
 
 
 @derive_once

@@ -76,11 +76,6 @@ class BestImplementation(OfSeries, frozen=True, kw_only=True):
         """The number of elements of one array."""
         return self.n * self.n if self.size_unit == "side" else self.n
 
-    @property
-    def seconds(self) -> float:
-        """The seconds of the fastest implementation, or of plain NumPy if that is as good."""
-        return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
-
 
 class GpuTimes(OfSeries, frozen=True, kw_only=True):
     """The times of one op on one GPU at one size, for a run without a CPU time."""

@@ -254,10 +254,8 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> SharedC
     if best is None:
         return None
     for split in contender_set.splits.get(n, ()):
-        if split.seconds >= decision.seconds:
-            break
         if best.kind == "cpu" or best.device_id == split.case.case.shared_with:
-            return split
+            return split if split.seconds < decision.seconds else None
     return None
 
 
