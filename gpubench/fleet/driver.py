@@ -415,15 +415,13 @@ class FleetJournal:
         """Close the log. No file is removed."""
         self._log.close()
 
-    def note_event(self, node: str, text: bytes) -> str | None:
+    def note_event(self, node: str, text: bytes) -> str:
         """Write an event to the log, flush it, and return its reason and id as a text, which is empty if it has
-        neither. If `text` is not a JSON object, write nothing and return None."""
+        neither. If `text` is not a JSON object, write nothing and return an empty text."""
         try:
-            event = msgspec.json.decode(text)
+            event = msgspec.json.decode(text, type=dict[str, object])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        if not isinstance(event, dict):
-            return None
+            return ""
         self._write(
             FleetLine(at=utc_now("milliseconds"), node=node, event=msgspec.Raw(msgspec.json.encode(event)))
         )

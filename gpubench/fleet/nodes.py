@@ -62,6 +62,7 @@ _ROWS = {
     "stops": (),
     "energy": (),
 }
+_BY_SESSION = (*_ROWS, "failures")
 T = TypeVar("T")
 Numbers = Mapping[int, int]  # maps a run's session to the merged run's
 
@@ -144,7 +145,7 @@ def _sessions(run: Run) -> list[SessionRecord]:
 
 
 def _rows(outcome: Outcome) -> Iterable[Any]:
-    return itertools.chain(failures_of(outcome), *(getattr(outcome, name, ()) or () for name in _ROWS))
+    return itertools.chain(*(getattr(outcome, name, ()) or () for name in _BY_SESSION))
 
 
 def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers) -> Run:
@@ -154,10 +155,8 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
     outcomes = []
     for outcome in run.outcomes:
         lists: dict[str, Any] = {
-            name: renumber(rows) for name in _ROWS if (rows := getattr(outcome, name, UNSET))
+            name: renumber(rows) for name in _BY_SESSION if (rows := getattr(outcome, name, UNSET))
         }
-        if failures := failures_of(outcome):
-            lists["failures"] = renumber(failures)
         outcomes.append(replace(outcome, **lists))
     return replace(
         run, outcomes=outcomes, together=renumber(run.together or ()) or UNSET,

@@ -91,7 +91,7 @@ def fleet(tmp_path, gpubench):
     ("fleet.json --ok-nodes ok --bad-nodes bad", 0, ""), ("fleet.json --fail-on slow-gpu", 3, ""),
     ("fleet.json --fail-on slow-gpu --tolerance 40", 0, ""), ("fleet.json --tolerance much", 2, "not a percentage"),
     ("fleet.json --known-good gone.json", 4, "there is no such file"), ("fleet.json --node x", 2, "--node"),
-    ("fleet.json --node e", 4, "brought no result"), ("a.json.gz --fail-on slow-gpu", 2, "is about a fleet"),
+    ("fleet.json --node e", 4, "brought no result"), ("a.json.gz --fail-on slow-gpu", 2, "is about a fleet"), ("fleet.json --ok-nodes no/ok", 1, "no/ok"),
     ("fleet.json --ok-nodes ok --sections answer", 2, "is about a fleet"),
     ("few.json --fail-on slow-gpu", 4, "could not fail"), ("few.json --fail-on slow-gpu --known-good fleet.json", 0, ""),
 ])  # fmt: skip

@@ -91,12 +91,14 @@ def test_a_node_may_send_no_more_than_a_result_may_hold(lead, monkeypatch):
 
 
 def test_a_retry_keeps_both_attempts(lead, part):
-    begun = [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part)]
+    bad = [wire.EVENT + b"[1]", wire.EVENT + b"{"]
+    begun = [HELLO, event("run-start"), *bad, wire.PART_BEGINS, *pieces(wire.PART, part)]
     attempts = iter([begun, whole(measured("a"))])
     ends, journal, *_ = lead(lambda _: next(attempts), "a", retries=1)
     assert (ends["a"].reason, ends["a"].last_event) == (None, "case-start matmul")
     assert [(attempt.reason, attempt.last_event) for attempt in ends["a"].attempts] == [("hung", "run-start")]
-    assert len(list((journal.folder / EARLIER).iterdir())) == 1
+    log = journal.folder.with_suffix(".jsonl").read_bytes()
+    assert (len(list((journal.folder / EARLIER).iterdir())), b"[1]" in log) == (1, False)
     for steps, reason, before in (([], "busy", 1), ([HELLO, ended(5, "no")], "failed", 0)):
         ends, *_ = lead(lambda _, steps=steps: steps, "b", retries=1)
         assert (ends["b"].reason, len(ends["b"].attempts)) == (reason, before)

@@ -170,12 +170,15 @@ def test_an_id_that_means_another_gpu_is_named(old, new, known, apart):
 
 def test_a_run_that_measured_other_devices_or_ops_joins():
     more, noted = altered("device", {"numpy:0": "CPU", "cupy:0": "Test GPU"}), Environment(context={"day": "2"})
-    other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], **more)
+    lost = [results.SessionFailure(session=1, reason="timeout", detail="it hangs")]
+    beside = replace(measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1), failures=lost)
+    other = run(2, [beside], **more)
     sessions = [*other.sessions, SessionRecord(index=1, started_at="3", repeats=0)]
     whole = merge_runs([run(1), replace(other, sessions=sessions, environment=noted)])
     assert [session.planned_index for session in whole.sessions] == [0, 1, 1]
     assert (whole.fingerprint.device, whole.environment.context) == (more["prints"].device, {})
     assert {outcome.case.op for outcome in whole.outcomes} == {"matmul", "relu"}
+    assert [*map(results.failures_of, whole.outcomes)][-1] == [replace(lost[0], session=2)]
 
 
 def test_a_failure_stays_one_and_a_skip_gives_way():
