@@ -5,9 +5,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from gpubench import backends, kernels
 from gpubench.analysis import claims as table
-from gpubench.cli.request import ClaimPlan
-from gpubench.cli.selection import Host, choose_sizes, peak_sizes
+from gpubench.cli.request import ClaimPlan, with_groups
+from gpubench.cli.selection import Host, choose_sizes, parse_wish, peak_sizes
 from gpubench.result.case import parse_case_id, selector
 from gpubench.result.run import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
@@ -63,6 +64,16 @@ def test_a_claim_without_a_size_is_measured_around_what_it_says_or_at_the_larges
     assert ClaimPlan([table.Claim(claim="a", cases=("add",), **expected)]).sizes == {"add": sizes}
     named = ClaimPlan([table.Claim(claim="b", cases=("matmul/n=64..256", "relu/n=3k@cupy"), **expected)])
     assert named.sizes == {"matmul": [64, 128, 256], "relu": [3072]}
+
+
+@pytest.mark.parametrize(("named", "ops", "required", "optional"), [
+    ("auto", "add", (), ()), ("numpy,fake?", "add", ("numpy",), ("fake",)),
+    ("numpy,fake?,auto", "add", ("numpy",), ("fake", *(name for name in backends.usual() if name != "numpy"))),
+    ("auto", "allreduce", ("group",), ()), ("auto", "add,allreduce", (), (*backends.usual(), "group")), ("numpy", "allreduce", ("numpy",), ()),
+])  # fmt: skip
+def test_the_backends_of_a_request(named, ops, required, optional):
+    request = with_groups(parse_wish(named, None, False), kernels.load_all(ops.split(","))[0])
+    assert (request.required, request.optional) == (required, optional)
 
 
 GIB = 2**30

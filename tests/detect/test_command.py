@@ -15,10 +15,11 @@ from gpubench.base.errors import UsageError
 from gpubench.base.installation import install_command
 from gpubench.detect import inspection, picture
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.facts import Root, TouchedFiles, make_fact, parse_record
+from gpubench.detect.facts import Root, TouchedFiles, make_fact, missing, parse_record
 from gpubench.detect.host import read_files
 from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.detect.pci import name_of
+from gpubench.result import machine as documents
 from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine, MachineWarning, Provider
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, check, pci, under
 
@@ -233,9 +234,12 @@ def test_every_fact_is_explained(look):
     for tree, reason in ((HOST, "reason NO_GPU: "), (LAPTOP, "reason VRAM_GE_4GIB pci:0000:03:00.0: At least")):
         lines = list(picture.explain_facts(look(tree)))
         assert next(line for line in lines if line.startswith("reason ")).startswith(reason)
-    facts = [line for line in lines if not line.startswith("reason ")]
-    assert all(" = " in line for line in facts)
-    assert len(facts) > 100
+    assert len(lines) > 100
+    others = [documents.Alternative("b", "y"), documents.Alternative("c", "z")]
+    model = documents.Fact("a", "conflict", "x", "why", others)
+    told = [*picture.explain_facts(Machine(cpu=Cpu(model=model, cores=missing("invalid", "/proc"))))]
+    assert "cpu.model = a (conflict)  <- x  [why]  (or b <- y)  (or c <- z)" in told
+    assert "cpu.cores = invalid  <- /proc" in told
 
 
 def test_what_is_missing_stands_with_the_command_that_installs_it(look, draw):

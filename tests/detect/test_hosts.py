@@ -226,7 +226,10 @@ MEMORY = {
         HOST | group("0::/", V2, {"memory.max": "much", "cpu.max": "fast"}),
         {"memory.limit_bytes": "invalid", "memory.usable_bytes": "invalid", "cpu.quota_cpus": "invalid", "cpu.available": 2,
          "cpu.available.note": "quota"}),
-    "a period that is none": (HOST | group("0::/", V2, {"cpu.max": "max fast"}), {"cpu.quota_cpus": "invalid"}),
+    **{f"a period {period} that is none": (HOST | tree, {"cpu.quota_cpus": "invalid"}) for period, tree in (
+        ("fast", group("0::/", V2, {"cpu.max": "max fast"})),
+        *((zero, group("1:cpu:/a", "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0", {"cpu/a/cpu.cfs_quota_us": 50000, **period}))
+          for zero, period in (("0", {"cpu/a/cpu.cfs_period_us": 0}), ("", {}))))},
     **{f"the group {path} outside of the mount": (
         HOST | group(f"0::{path}", ["30 23 0:26 /docker/abc /my\\040cg rw - cgroup2 cgroup2 rw"], {"cpu.max": "150000 100000"}, "/my cg"),
         {"cpu.quota_cpus": 1.5}) for path in ("/../../elsewhere", "/other")},
@@ -235,6 +238,8 @@ MEMORY = {
     "a spoiled own group that the cpuset tells": (
         HOST | group("garbage", V2, {"cpu.max": "50000 100000"}, "/sys/fs/cgroup/job") | {"/proc/self/cpuset": "/job"},
         {"cpu.quota_cpus": 0.5, **UNLIMITED}),
+    "a spoiled own group beside a mount of one controller": (
+        HOST | {"/proc/self/cgroup": "garbage", "/proc/mounts": f"cgroup {MEMORY_V1} cgroup rw,memory 0 0"}, {"cpu.quota_cpus": "absent", "cpu.cpuset": "absent", "memory.limit_bytes": "invalid"}),
     "a spoiled cpuset": (
         HOST | {"/proc/self/cpuset": "garbage", "/proc/mounts": "none /dev/cpuset cpuset rw 0 0"},
         {"cpu.cpuset": "invalid", "cpu.quota_cpus": "absent"}),

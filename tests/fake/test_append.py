@@ -1,5 +1,6 @@
 """--append adds sessions to a file by its own plan, and finishes what was interrupted; --like starts another."""
 
+import functools
 import json
 import shutil
 import signal
@@ -112,27 +113,33 @@ def test_every_option_that_says_what_to_measure_is_held_against_the_file():
     assert left == {"sessions", "budget", "no_repeats", "allow_software"}, "each run says these for itself"
 
 
-@pytest.mark.parametrize(("kind", "field"), [("machine", "cpu"), ("device", "fake:gpu")])
+@pytest.mark.parametrize(("part", "changes", "words"), [
+    ("fingerprint machine fields", {"cpu": "x"}, "the file is of another machine\n  why: cpu is x there"),
+    ("fingerprint device fields", {"fake:gpu": "x"}, "the file is of another device\n  why: fake:gpu is x there"),
+    ("settings", {"protocol": 3}, "it has protocol 3, and this version measures by protocol 4"), ("selection", {"skip": ["add/x"]}, "r.json: there is no selector 'add/x' here"),
+    ("selection", {"devices": ["fake"]}, "r.json: there is no device 'fake' here"), ("selection", {"regimes": ["stremed"]}, "did you mean 'streamed'?"),
+])  # fmt: skip
 @pytest.mark.check
-def test_a_file_of_another_machine_is_refused_by_name(made, gpubench, tmp_path, kind, field):
+def test_a_file_that_cannot_go_on_here_is_refused_by_name(made, in_process, tmp_path, part, changes, words):
     document = json.loads(made.read_text())
-    document["fingerprint"][kind]["fields"][field] = "something else"
+    functools.reduce(dict.__getitem__, part.split(), document).update(changes)
     (tmp_path / "r.json").write_text(json.dumps(document))
-    ended = gpubench("run", "--append", "r.json")
-    assert (ended.returncode, f"another {kind}" in ended.stderr) == (4, True)
-    assert f"{field} is something else there" in ended.stderr
+    ended = in_process("run", "--append", "r.json")
+    assert (ended.returncode, words in ended.stderr) == (4, True), ended.stderr
 
 
-def test_a_file_like_another_has_its_plan_all_its_cases_and_its_repeat_counts(add, result, tmp_path):
+@pytest.mark.parametrize("budget_s", [None, 50.0])
+def test_a_file_like_another_has_its_plan_all_its_cases_and_its_repeat_counts(add, result, tmp_path, budget_s):
     """Whatever a budget chose, or where the clock is less steady."""
     add(*PLAN, "--skip", "add/n=1024@fake:gpu", "--append", "base.json")
     base = result("base.json")
     base["settings"]["budget_s"] = 1e-3
     (tmp_path / "base.json").write_text(json.dumps(base))
-    add("--like", "base.json", "--append", "new.json", env={"GPUBENCH_FAKE_NOISE": "0.5"})
+    budget = ("--budget", "50s") if budget_s else ()
+    add("--like", "base.json", "--append", "new.json", *budget, env={"GPUBENCH_FAKE_NOISE": "0.5"})
     new = result("new.json")
     assert base["id"] != new["id"]
-    assert (base["selection"], base["settings"] | {"budget_s": None}) == (new["selection"], new["settings"])
+    assert (base["selection"], base["settings"] | {"budget_s": budget_s}) == (new["selection"], new["settings"])
     assert (new["exit_reason"], blocks(new).keys()) == ("ok", blocks(base).keys())
     for case_id, found in blocks(new).items():
         assert [b["repeat"] for b in found] == [b["repeat"] for b in blocks(base)[case_id]]

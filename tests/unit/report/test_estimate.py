@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ from gpubench.base.plugins.sections import TOOLS
 from gpubench.curves import stats
 from gpubench.report import draw_report, render
 from gpubench.report.charts import chart_cases
-from gpubench.result.run import Measurement, Parts, Peak, SessionRecord, Settings, Theoretical
+from gpubench.result.run import Measurement, Parts, Peak, SessionFailure, SessionRecord, Settings, Theoretical
 from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
 from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S
@@ -309,6 +310,31 @@ def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     assert always.time_breakdown.kernel_s == pytest.approx(1e-4), "less a launch and a wait"
     document = json.loads(render([run], "json"))
     assert {row["id"]: row["single_s"] for row in document["cases"]} == found
+
+
+@pytest.mark.parametrize(("whole_s", "cold_s", "fields", "found"), [
+    (SUM_S, 1e-4, {}, (1e-4, 2e-4, 0.0, False, False)), (SUM_S, None, {}, (1e-4, 2e-4, 0.0, True, False)),
+    (SUM_S, None, {"single_s": [2e-5]}, (0.0, 2e-4, 1e-4, True, True)), (SUM_S, 1e-4, {"result_s": [2.8e-4]}, (1e-4, 1.6e-4, 4e-5, False, False)),
+    (SUM_S, 4e-4, {"result_s": [1e-4]}, (1e-4, 0.0, 2e-4, False, True)),
+    (SUM_S + 8e-5, 1e-4, {}, (1e-4, 2e-4, 8e-5, False, False)), (SUM_S + 9e-5, 1e-4, {}, (1e-4, 2e-4, 9e-5, False, True)),
+    (SUM_S - 7e-5, 1e-4, {}, (1e-4, 2e-4, -7e-5, False, True)), *((1e-4 + rest_s, 4e-5, {"upload_s": [1e-5], "download_s": [1e-5]}, (4e-5, 1e-5, rest_s, False, rest_s > 2e-5)) for rest_s in (1.9e-5, 2.1e-5)),
+])  # fmt: skip
+def test_the_parts_of_a_call(whole_s, cold_s, fields, found):
+    """Without a clock the kernel is a single launch without the launch and the wait. What is left may be a tenth."""
+    parts = row_of(measured(ALWAYS, whole_s, cold_s=cold_s, parts=replace(CALL, **fields))).time_breakdown
+    kept = (parts.kernel_s, parts.download_s, parts.residual_s, parts.kernel_derived, parts.mismatch)
+    assert kept == pytest.approx(found, abs=1e-12)
+    sums_s = 0.2 + CALL.compile_s + CALL.first_launch_s + parts.alloc_s + parts.upload_s + parts.download_s
+    assert parts.first_result_s == (None if parts.mismatch else pytest.approx(sums_s))
+
+
+def test_a_session_that_lacks_a_case_is_named_by_its_place_in_the_plan():
+    lost = [SessionFailure(session=i, reason="timeout", detail="it hangs") for i in (1, 3)]
+    run = run_of([replace(ONE, failures=lost)])
+    again = [replace(run.sessions[3], repeats=2) if i == 3 else record for i, record in enumerate(run.sessions)]
+    told = findings(analyse(replace(run, sessions=again)))
+    text = " ".join(finding.message for finding in told if finding.code == "session-failed")
+    assert re.findall("session (.*?): timeout: it hangs", text) == ["2", "3 when it was measured again"]
 
 
 @pytest.mark.parametrize(("small_s", "large_s", "waits"), [
