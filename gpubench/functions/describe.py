@@ -240,11 +240,8 @@ _path = ""
 
 
 def read_manifest() -> Manifest:
-    """Return the manifest that the parent process wrote, or an empty manifest if there is none."""
-    path = os.environ.get(MANIFEST_VARIABLE)
-    if not path:
-        return Manifest()
-    return msgspec.json.decode(Path(path).read_bytes(), type=Manifest)
+    """Return the manifest that the parent process wrote. Raises KeyError if there is none."""
+    return msgspec.json.decode(Path(os.environ[MANIFEST_VARIABLE]).read_bytes(), type=Manifest)
 
 
 def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:

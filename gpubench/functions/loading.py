@@ -241,7 +241,7 @@ class Loaded(NamedTuple):
     def find(self, name: str) -> UserFunction:
         """Return the function with this name, and declare it if the file does not. Raises KeyError if there is
         none, and PluginError if it cannot be measured."""
-        if name not in self.functions and name not in self.wrong:
+        if name not in self.functions:
             try:
                 self.functions[name] = UserFunction(self.undeclared[name])
             except UsageError as error:
@@ -267,10 +267,6 @@ def load_source(source: CodeSource) -> Loaded:
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
-    undeclared = sorted(
-        (item for item in vars(content).items() if callable(item[1]) and not isinstance(item[1], type | UserFunction)),
-        key=lambda item: getattr(item[1], "__module__", None) != content.__name__,
-    )  # fmt: skip
     wrong = {
         lost.name: f"two functions are called {lost.name}: rename one of them"
         if lost.name in functions
@@ -278,6 +274,11 @@ def load_source(source: CodeSource) -> Loaded:
         for lost in DECLARED[before:]
         if lost.__module__ == content.__name__ and lost not in functions.values()
     }
+    undeclared = sorted(
+        (item for item in vars(content).items()
+         if callable(item[1]) and not isinstance(item[1], type | UserFunction) and item[0] not in wrong),
+        key=lambda item: getattr(item[1], "__module__", None) != content.__name__,
+    )  # fmt: skip
     return Loaded(
         {name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest, dict(undeclared)
     )
@@ -309,8 +310,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         if name in sys.modules:  # the package imports it
             return sys.modules[name], hash_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None:
-        raise ImportError(f"{path.name} is no Python file")
+    assert spec is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # The file's cached bytecode is not used: it may come from another text of the same second and length.

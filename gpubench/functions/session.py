@@ -20,6 +20,7 @@ from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library, libraries, without_arguments
 from gpubench.functions.loading import (
+    Unreadable,
     bind_library,
     change_input,
     columns,
@@ -147,7 +148,12 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             return kind(map(self._fetch, result))
         if isinstance(result, dict):
             return {key: self._fetch(item) for key, item in result.items()}
-        return on_host(result)
+        try:
+            return on_host(result)
+        except Unreadable:
+            if self.function.same is None:
+                raise
+            return result
 
     def sync(self) -> None:
         """Wait for the whole device, because the function may have used any stream."""

@@ -216,14 +216,14 @@ def _flops(count: Callable[[int], float], n: int) -> float:
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
     """Yield the trials of the function at a few sizes, ascending. Raises PluginError if it works at none."""
-    sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
+    sizes, problem, began = sorted(request.sizes), "", time.perf_counter()
     for n in sizes or LOWEST:
         try:
             first = last = _call(function, n, request)
             break
         except PluginError as error:
             problem = problem or str(error)
-    if first is None:
+    else:
         raise PluginError(problem)
     yield first
     steps = [first.n * FACTOR**k for k in range(1, MOST_SIZES)]

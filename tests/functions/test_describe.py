@@ -19,6 +19,7 @@ import numba
 import numpy as np
 import pytest
 import scipy.sparse
+from pandas import NA
 
 from gpubench import backends, kernels
 from gpubench.backends.contract.protocols import LaunchClock
@@ -156,11 +157,6 @@ def test_a_search_begins_at_a_size_that_takes_little(slow):
 
 
 def test_several_results_are_downloaded_as_one():
-    shown = [Shown(name, [], [(n, n * size) for n in (64, 256)])
-             for name, size in (("out[0]", 4), ("out[1]", 8))]  # fmt: skip
-    about = Description("options", "f", "", "", shown[:1], shown, [], [(64, 1e-3)], 64, 256, ["float32"])
-    op = make_op(about, Code(lambda xp, x: x))
-    assert [op.output.bytes({"n": n}, "float32") for n in (64, 256, 1024)] == [768, 3072, 12288]
     result, numbers = ObjectBuffer(), ObjectBuffer()
     result.value = [1.5, 2]
     CallSession(Mock(**{"device.backend": "numpy"}), UserFunction(sum_of)).download(result, numbers)
@@ -442,6 +438,14 @@ def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error,
     told = compare(got, want, Allowed(0.0, 0.0))
     assert (told.error, told.place, told.words) == (pytest.approx(error), place, words)
     assert told.right == (error == 0)
+
+
+@pytest.mark.parametrize(("values", "others", "dtype"), [
+    ([1, None, np.nan, NA, "a"], [1, None, float("nan"), NA, "a"], object), ([2, 1, np.nan, NA, 1, "a"], [1, np.nan, 1, 1, NA, None], object),
+    ([1, np.nan, np.nan], [1, np.nan, np.nan], float), ([2, 1, np.nan], [1, np.nan, 1], float)])  # fmt: skip
+def test_a_missing_value_is_equal_to_itself_alone(values, others, dtype):
+    wrong = loading.differences(*(np.array(x, dtype) for x in (values, others)))
+    assert set(wrong.tolist()) == {values[0] != others[0]}
 
 
 def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():

@@ -1,13 +1,21 @@
-"""A formula's trace: its texts, why a function has none, and the bound of its roundings."""
+"""A formula's trace: its texts, why a function has none, and the bound of its roundings. What is told of a program."""
 
+import itertools
 import math
 import pickle
+import sys
+from functools import partial
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.special
 
+from gpubench.functions import trial
+from gpubench.functions.declare import UserFunction, stays
+from gpubench.functions.describe import Code, CodeSource, Description, Shown, make_op
 from gpubench.kernels import elementwise
-from gpubench.kernels.contract.op import EXACT
+from gpubench.kernels.contract.op import EXACT, Ladder, Tolerance
 from gpubench.kernels.templates.formula import UNITS, Untraceable, trace
 from gpubench.kernels.templates.reduce import reduction
 
@@ -127,3 +135,43 @@ def test_next_to_a_jump_either_side_is_right(right, last):
     tolerance = trace(lambda xp, x, y: xp.where(right(x, y), x, -x), ["x", "y"]).tolerance()
     at_jump, elsewhere = tolerance.slack(np, 0.125 / UNITS, np.ones(2), np.array([last, last + 0.01]))
     assert (at_jump, elsewhere) == (2, 0)
+
+
+def test_a_program_of_numpy_has_the_names_of_cupy(monkeypatch):
+    cupy, special = ModuleType("cupy"), SimpleNamespace(erf=lambda x: -x)
+    cupy.exp = lambda x: x + 1
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.special", special)
+    monkeypatch.setitem(sys.modules, "cupyx.scipy", SimpleNamespace(special=special))
+    exp = type("Exp", (), {"__call__": lambda self, x: np.exp(x)})()
+    programs = np.exp, exp, exp.__call__, scipy.special.erf, lambda x: scipy.special.erf(x), abs
+    assert [UserFunction(program).bind(cupy)(-3) for program in programs] == [-2, -2, -2, 3, 3, 3]
+
+
+def test_a_program_without_its_text_is_known_by_its_code():
+    ends = "x + 1", "x - 1", "x + 2", "min(x)", "max(x)", "lambda: 1", "lambda: 2"
+    first, second = ([trial.digest(UserFunction(eval(f"lambda x: {end}"))) for end in ends] for _ in range(2))
+    assert (first == second, len({*first})) == (True, len(ends))
+
+
+def test_all_that_a_trial_tells_and_the_op_that_is_made_of_it(monkeypatch):
+    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=partial(next, itertools.count(0, 2**-20))))
+    monkeypatch.setattr(trial.tracemalloc, "get_traced_memory", lambda: (1, 10**6))
+    function = UserFunction(
+        lambda xp, weights, x: (weights @ x, x > 1), flops=lambda n: n**3, backends="numpy,torch", dtypes="f32,float64",
+        inputs=lambda rng, n, dtype: [stays(np.ones((2 * n, n), dtype)), np.ones(n, dtype)])  # fmt: skip
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[4, 8, 16, 32], dtypes=["float64"])
+    *_, told = trial.describe("product", function, request)
+    wide, long, took = ([(n, f(n)) for n in (4, 8, 16)] for f in (lambda n: 2 * n, int, lambda n: 2**-20))
+    assert told == Description(
+        "own", "product", trial.digest(function), "product(weights, x)",
+        [Shown("weights", [wide, long], [(4, 256), (8, 1024), (16, 4096)], stays=True), Shown("x", [long], [(4, 32), (8, 64), (16, 128)])],
+        [Shown("out[0]", [wide], [(4, 64), (8, 128), (16, 256)]), Shown("out[1]", [long], long, floating=False)],
+        [(4, 999932), (8, 999864), (16, 999728)], took, 4, 2**24, ["float32", "float64"], took,
+        backends=["numpy", "torch"], flops=[(4, 64.0), (8, 512.0), (16, 4096.0)], own_inputs=True,
+        untraced="takes other inputs than vectors of n floating-point numbers")  # fmt: skip
+    op, params = make_op(told, Code(lambda xp, x: x)), {"n": 64}
+    parts = [(x.role, x.shape(params), x.bytes(params, "float32")) for x in (*op.inputs, op.output, *op.between)]  # fmt: skip
+    rest = [((64,), 256), ((128,), 17 * 64), ((), 998912)]
+    assert parts == [("state", (128, 64), 2**15), *(("activation", *each) for each in rest)]
+    assert (op.flops(params), op.seconds(params), op.inputs_s(params)) == (64**3, 2**-20, 2**-20)
+    assert (op.only, op.sizes, op.tolerance) == (("numpy", "torch"), Ladder(4, 2**24), Tolerance(64.0))
