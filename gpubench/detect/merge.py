@@ -503,7 +503,7 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the PCI vendor id that the record states, or else that of its vendor's name, or None."""
+    """Return the PCI vendor id that the record states, or that its vendor's or product's name tells, or None."""
     named = record.vendor_id is not None and record.vendor_id >= _NO_PCI_ID
     if record.vendor_id is not None and not named:
         return record.vendor_id

@@ -121,9 +121,9 @@ def _ids(device: Device) -> tuple[int | None, int | None]:
 def choose_adapters(
     devices: Sequence[Device], named: Sequence[str], trial: Trial | None
 ) -> tuple[list[str], list[RunWarning]]:
-    """Return the ids of the adapters to leave out, and the warnings about them. `devices` are the GPUs of one
-    backend. Adapters whose ids are in `named` stay. Without `trial`, which times an adapter, the first of each
-    card stays."""
+    """Return the ids of the adapters to leave out, so that each card has one, and the warnings about them.
+    `devices` are the GPUs of one backend. Adapters whose ids are in `named` stay. Of a card without one, the
+    adapter that `trial` finds fastest stays, or the first without a trial; equal cards keep equal adapters."""
     repeated = [card for card in cards(devices) if len(card) > 1]
     left_out: list[str] = []
     warnings = []

@@ -268,7 +268,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One physical GPU."""
+    """One GPU, whichever APIs list it."""
 
     id: str  # its uuid if unique, else `pci:BDF`, else `api:SOURCE:N`
     kind: StrFact = NOT_PROBED  # discrete, integrated or vgpu (a share of a GPU, in a virtual machine)

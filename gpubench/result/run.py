@@ -573,7 +573,7 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def page_locked(self) -> bool:
-        """Whether the arrays that GPUs copy are page-locked. False without a GPU."""
+        """Whether `--page-locked` was asked for, and a GPU was measured."""
         return self.settings.page_locked is True and any(device.kind != "cpu" for device in self.devices)
 
     @property

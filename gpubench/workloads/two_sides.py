@@ -461,9 +461,9 @@ class Segment:
         self._chains: dict[tuple[int, ...], tuple[Launch, list[Array]]] = {}
 
     def add(self, launch: StageLaunch, output: Buffer, written: set[int]) -> None:
-        """Add a stage, and note which of the values that it reads must be copied to this side. `written` has the ids of
-        the values that earlier stages wrote. A state that no stage has written yet is not copied, unless the op keeps
-        its state from call to call."""
+        """Add a stage, and note which values it reads from outside this segment; a call copies those that this side
+        lacks. `written` has the ids of the values that earlier stages wrote. A state that no stage has written yet
+        is not read, unless the op keeps its state from call to call."""
         made = {id(value): value for value in each(output)}
         for value in launch.reads:
             fresh = id(value) in made and id(value) not in written and not self._session.keeps_state

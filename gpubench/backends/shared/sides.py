@@ -83,8 +83,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def ask(side: Session, op: Op, case: Case) -> BackendError | None:
-    """Return why a session cannot run a case, or None if it can. If its kernel is a library call, the library
-    implementation decides."""
+    """Return why a session cannot run a case, or None if it can. An op whose kernel is a library call there is
+    asked for as its library implementation."""
     kernel = op.kernel(side.device.backend, case.dtype)
     if kernel is not None and kernel.library:
         case = replace(case, implementation="library")

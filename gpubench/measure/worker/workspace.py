@@ -290,13 +290,12 @@ class Workspace:
         """Free the buffers of the results between stages. The default does nothing."""
 
     def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
-        """Time the stages of a timer's launch, for about `limit_s` seconds. Returns None if it has no stages.
-        `session` is the index of the session, which is stored with the times."""
+        """Time the stages of a timer's launch, for about `limit_s` seconds. Returns None if that is not possible,
+        as by default. `session` is the index of the session, which is stored with the times."""
         return None
 
     def assign_stages(self, timed: Any, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Like `time_stages`, but time the stages on both sides and predict stage assignments. Returns None if
-        that is not possible, as by default."""
+        """Like `time_stages`, but time the stages on both sides and predict stage assignments."""
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:

@@ -358,7 +358,8 @@ def check_result_path(results_dir: str | Path, run: Run) -> None:
 
 
 def result_name(run: Run) -> str:
-    """Return the file name `<UTC time>-<id>.json` of a run. The disk is not accessed."""
+    """Return the file name of a run: its start in UTC and the first eight digits of its id. The disk is not
+    accessed."""
     started = units.parse_time(run.started_at) or datetime.min.replace(tzinfo=UTC)
     return f"{started.year:04}{started:%m%dT%H%M%SZ}-{re.sub('[^0-9A-Za-z]', '', run.id)[:8]}.json"
 
