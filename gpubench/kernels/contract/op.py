@@ -1,7 +1,7 @@
 """The declaration of an op: its shapes, costs, array expression, reference and kernels.
 
 Listing, planning, the memory guard, execution, the correctness gate and the rates all use this declaration.
-Units: sizes as the op's `params` say of n, `flops` in floating-point operations per launch, `bytes` in bytes per launch.
+Units: sizes as the op's `params` say of n, `flops` in operations per launch, `bytes` in bytes per launch.
 """
 
 from __future__ import annotations
