@@ -34,7 +34,11 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("gpubench.detect")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    try:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    except Exception as error:  # a random.py beside the user's script hides Python's
+        importlib.import_module("gpubench.base.installation").note_shadow(error)
+        raise
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import gpubench.detect as detection
 from gpubench.base.errors import UsageError, suggest
+from gpubench.base.installation import note_shadow
 from gpubench.functions import declare
 from gpubench.functions.declare import Meaning, UserFunction
 from gpubench.result import store
@@ -390,6 +391,9 @@ def _measure(options: Any, began: float) -> Result:
                     "the run was interrupted: its result has what was measured until then", stacklevel=3
                 )
         return Result(delivery.read_back(finished))
+    except (ImportError, AttributeError) as error:
+        note_shadow(error)
+        raise
     finally:  # an interrupted run ignores further signals
         for restore in restorers:
             restore()

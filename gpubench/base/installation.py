@@ -231,6 +231,12 @@ def find_shadow(error: BaseException | None) -> str:
     return find_shadow(error.__cause__ or error.__context__)
 
 
+def note_shadow(error: BaseException) -> None:
+    """Add the text of `find_shadow` to the error, if there is one, so that its traceback shows it."""
+    if shadow := find_shadow(error):
+        error.add_note(shadow)
+
+
 def tell_bug(error: BaseException) -> int:
     """Print the traceback of `error`, then what happened, why, and what to do. Return the exit code 1."""
     import gpubench
@@ -289,7 +295,8 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
     elif platform == "darwin":
         base = home and f"{home}/{kind.macos}"
     else:
-        base = environ.get(kind.xdg) or (home and f"{home}/{kind.default}")
+        named = environ.get(kind.xdg, "")  # a relative path is invalid
+        base = named if os.path.isabs(named) else home and f"{home}/{kind.default}"
     return Path(base) / "gpubench" if base else None
 
 

@@ -15,6 +15,7 @@ from tests.unit.report.samples import full_run
 PROGRAM = f"{sys.executable} -m gpubench"
 FAKE = "run --backends fake --ops add --sizes 1k --quick --min-samples 5 --max-time 50ms"
 RUN = f"{FAKE.replace('fake', 'numpy')} --implementations library -o n.json"
+API = '\'import gpubench; gpubench.run("add", sizes=64, devices="fake:cpu")\''
 ODD_TIMES = "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass"
 
 
@@ -105,9 +106,10 @@ def test_a_broken_psutil_and_variables_that_are_no_text(gpubench, tmp_path, text
 @pytest.mark.parametrize(("name", "text", "command", "code"), [
     ("msgspec", "x = 1", "detect", 1), ("typer", "x = 1", "ops", 1), ("token", "", "ops", 1), ("queue", "def f(:", FAKE, 1),
     ("numpy", "x = 1", RUN, 5), ("threadpoolctl", "raise OSError(5)", RUN, 5), ("secrets", "", RUN, 1),
-    ("llvmlite", "", RUN.replace("library", "all"), 0)])  # fmt: skip
+    ("llvmlite", "", RUN.replace("library", "all"), 0), ("random", "", API, 1), ("queue", "", API, 1)])  # fmt: skip
 def test_a_file_that_is_imported_in_place_of_a_library_is_named(tmp_path, name, text, command, code):
-    ended = shell(f"$gpubench {command}", tmp_path, **with_module(tmp_path, name, text))
+    program = PROGRAM if command != API else f"{sys.executable} -c"
+    ended = shell(f"$gpubench {command}", tmp_path, program, **with_module(tmp_path, name, text))
     named = f"the file {tmp_path}/modules/{name}.py is imported in place of" in ended.stderr
     assert (ended.returncode, named, "report" in ended.stderr) == (code, True, False), ended.stderr
     assert "take its folder out of PYTHONPATH" in ended.stderr

@@ -90,12 +90,18 @@ def test_a_file_that_went_with_it(site, tmp_path):
     assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
 
 
-def test_a_package_that_gpubench_needs_is_missing(site, tmp_path):
-    program = "import sys; sys.modules['typer'] = None; import gpubench.cli as c; sys.exit(c.main())"
-    ended = started([sys.executable, "-c", program, "ops"], site)
-    assert ended.returncode == ExitCode.FAILED
-    assert "  why: the package typer, which gpubench needs, is not installed\n" in ended.stderr
-    assert "-m pip install gpubench-cli\n" in ended.stderr
+@pytest.mark.parametrize(("module", "why", "fix"), [
+    ("typer", "the package typer, which gpubench needs, is not installed", "-m pip install gpubench-cli"),
+    ("typer.core", "the package typer does not load", "-m pip install --upgrade --force-reinstall typer"),
+    ("_posixsubprocess", "this Python lacks its module _posixsubprocess", "install another Python, and gpubench in it")])  # fmt: skip
+def test_a_package_or_module_that_gpubench_needs_is_missing_or_broken(site, module, why, fix):
+    program = f"import sys; sys.modules['{module}'] = None; import gpubench.cli as c; sys.exit(c.main())"
+    ended = started([sys.executable, "-c", program, "ops", "--help"], site)
+    assert (ended.returncode, f"  why: {why}\n" in ended.stderr, f"{fix}\n" in ended.stderr) == (
+        1,
+        True,
+        True,
+    ), ended.stderr
 
 
 def test_detect_names_it(gpubench, tmp_path):

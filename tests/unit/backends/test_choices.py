@@ -35,7 +35,7 @@ UNIX, OWN = {"HOME": "/home/u", "XDG_CACHE_HOME": ""}, {"GPUBENCH_CACHE_DIR": "/
 @pytest.mark.parametrize(("platform", "environ", "folder"), [
     ("linux", UNIX, "/home/u/.cache/gpubench"), ("linux", {**UNIX, "XDG_CACHE_HOME": "/var"}, "/var/gpubench"),
     ("darwin", UNIX, "/home/u/Library/Caches/gpubench"), ("win32", {"LOCALAPPDATA": "C:/Local"}, "C:/Local/gpubench"),
-    ("linux", {**UNIX, **OWN}, "/tmp/mine"), ("win32", OWN, "/tmp/mine"), ("linux", {}, None), ("win32", UNIX, None),
+    ("linux", {**UNIX, "XDG_CACHE_HOME": "x/y"}, "/home/u/.cache/gpubench"), ("linux", {**UNIX, **OWN}, "/tmp/mine"), ("win32", OWN, "/tmp/mine"), ("linux", {}, None), ("win32", UNIX, None),
 ])  # fmt: skip
 def test_where_choices_live(monkeypatch, platform, environ, folder):
     monkeypatch.setattr(installation.os, "environ", environ)
