@@ -1,5 +1,5 @@
-"""Digests of the programs that kernels are built to, so that a change of a text, a grid or a choice shows: what
-docs/performance.md reports was measured with these."""
+"""The numbers that ops declare, and digests of the programs that their kernels are built to, so that a change of a text,
+a grid or a choice shows: what docs/performance.md reports was measured with these."""
 
 import hashlib
 import json
@@ -7,11 +7,13 @@ from itertools import cycle
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from gpubench import kernels
+from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Kernel, Limits
-from gpubench.kernels.contract.op import Op
+from gpubench.kernels.contract.op import Op, each
 from tests.shapes import H200, SMALLEST, WEBGPU
 
 FILE = Path(__file__).parent / "programs.json"
@@ -64,8 +66,27 @@ def digest(op: Op, kernel: Kernel, dtype: str) -> str:
     return made.hexdigest()[:10]
 
 
+def declared(op: Op) -> str:
+    """The ladder and its rungs, the means of inputs and results, and each tolerance with the means of its scale and of
+    the shortfall of zeros."""
+    params = {"n": 2}
+    inputs, op = random_inputs(op, params, "float64", 1), op.at(params)
+    results = each(op.exact()(np, *(x.copy() for x in inputs)))
+    texts = [f"{msgspec.structs.astuple(op.sizes)} {op.sizes.rungs()}", means(*inputs), means(*results)]
+    for bound in map(op.tolerance_of, op.outputs):
+        scale = [bound.scale(np, *inputs)] if bound.scale else []
+        short = [bound.shortfall(np, np.zeros_like(results[0]), *inputs)] if bound.shortfall else []
+        texts.append(f"{bound.units:g} u of {means(*scale, *short)}")
+    return "; ".join(texts)
+
+
+def means(*arrays: np.ndarray) -> str:
+    return " ".join(f"{np.abs(np.asarray(x, float)).mean():.5g}" for x in arrays if np.size(x))
+
+
 def digests() -> dict[str, str]:
-    return {
+    ops = [kernels.load(name) for name in kernels.names() if not kernels.load(name).stages]
+    return {op.name: declared(op) for op in ops if not op.collective} | {
         f"{op.name} {backend} {kernel.variant} {dtype}": digest(op, kernel, dtype)
         for op in map(kernels.load, kernels.computing_ops())
         for backend, every in op.tuned.items()
