@@ -58,6 +58,7 @@ EQUIVALENT = (
     ("backends/shared/reference.py", "if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
     ("backends/shared/reference.py", "within = largest <=", "<", "no largest error is that very number"),
     ("kernels/templates/reduce.py", "_UNROLL = ", "", "loads in flight change no result"),
+    ("kernels/templates/matmul/register.py", "_LONG, _BLOCK = ", "", "no sum has a step more"),
     ("kernels/templates/formula.py", "return (words, 4 if", "4 if operand < 1 else 5",
      "brackets about a number change no value"),
     ("functions/session.py", "if kinds.isdisjoint(", "< {*'biufc'}", "two kinds are never all five"),

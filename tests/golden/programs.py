@@ -3,7 +3,7 @@ a grid or a choice shows: what docs/performance.md reports was measured with the
 
 import hashlib
 import json
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 
 import msgspec
@@ -19,9 +19,9 @@ from tests.shapes import H200, SMALLEST, WEBGPU
 FILE = Path(__file__).parent / "programs.json"
 SIZES = (1, 17, 100, 4096, 2**17 + 3, 2**23)
 OPTIONS = {
-    "m": (1, 40, 4096), "k": (7, 512, 16384), "batch": (2, 65), "ta": (1,), "tb": (1,), "columns": (1, 100, 20_000),
-    "width": (24, 260, 4096), "heads": (1, 4), "tokens": (1,), "room": (9000,), "classes": (1, 10, 2048),
-    "vocabulary": (17,), "context": (9000,), "channels": (3, 128), "filters": (5, 100), "side": (5, 33),
+    "m": (1, 40, 4096), "k": (7, 512, 16384), "batch": (2, 65), "ta": (1,), "tb": (1,), "heads": (1, 4), "tokens": (1,),
+    "columns": (1, 600_000, 20_000, 100_000, 100), "width": (24, 260, 4096), "room": (9000,), "classes": (1, 10, 2048),
+    "vocabulary": (17,), "context": (9000,), "channels": (3, 128), "filters": (2000, 5, 100), "side": (5, 33),
     "exponent": (1, 5), "step": (3,),
 }  # fmt: skip
 CPU = Limits(max_buffer_bytes=2**40, max_binding_bytes=2**40, multiprocessors=16)
@@ -52,14 +52,14 @@ def params_of(op: Op) -> list[dict[str, int]]:
     sizes = cycle(SIZES)
     one_by_one = [{"n": next(sizes), name: value} for name in op.options for value in OPTIONS[name]]
     pairs = zip(SIZES, one_by_one, strict=False)
-    wide = [{"n": n * params["columns"], **params} for n, params in pairs if "columns" in params]
+    wide = [{**params, "n": n * params["columns"]} for n, params in pairs if "columns" in params]
     return [params for n in SIZES for params in ({"n": n},)] + one_by_one + wide
 
 
 def digest(op: Op, kernel: Kernel, dtype: str) -> str:
     """The hash of what is built for all params, each on one of the devices."""
     made = hashlib.sha256()
-    for params, device in zip(params_of(op), cycle(DEVICES[kernel.language]), strict=False):
+    for params, device in product(params_of(op), DEVICES[kernel.language]):
         if op.fits(params) is None:
             made.update(f"{op.flops(params)} {op.bytes(params, dtype)} ".encode())
             made.update(msgspec.json.encode(build(kernel, params, dtype, device), enc_hook=plain))

@@ -16,7 +16,6 @@ One launch writes the numbers of the filters, the other one does the rest. A blo
 from __future__ import annotations
 
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
     GpuText,
     ceil_div,
@@ -24,7 +23,6 @@ from gpubench.kernels.templates import (
     fold,
     kernel_pass,
     require_bindings,
-    require_storage,
     shader,
 )
 
@@ -254,16 +252,14 @@ def fits(limits: Limits) -> bool:
 
 
 def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program, which computes the same as `cuda_program`. Raises Unsupported if the device lacks the
-    dtype, or an array exceeds its limits."""
-    require_storage(dtype, limits)
-    storage, size = elements(dtype), ITEMSIZE[dtype]
+    """Return the WGSL program, which computes the same as `cuda_program`, for a device that has the dtype and can bind
+    the operands. Raises Unsupported if it cannot bind the scratch."""
+    storage = elements(dtype)
     across, down, _ = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
     count = padded * down * FILTERS
     scratch = {"numbers": 4 * PRODUCTS * count}
-    sizes = {"x": size * n * channels * side**2, "w": size * 9 * filters * channels}
-    require_bindings({**sizes, "out": size * n * filters * side**2, **scratch}, limits)
+    require_bindings(scratch, limits)
     even = side % 2 == 0
     transform = _filter_kernel().wgsl_program(dtype, count, (channels, filters, padded, count), limits)
     unit = f"vec2<{storage.stored}>" if even else storage.stored
