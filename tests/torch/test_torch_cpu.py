@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock, call
 
 import msgspec
 import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends import torch as torch_backend
 from gpubench.backends.shared.host import host_dtype
 from gpubench.backends.shared.reference import sentinel_of
 from gpubench.base.errors import Unsupported
@@ -69,7 +72,7 @@ def test_a_launch_writes_into_one_output(session) -> None:
 def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
     op = msgspec.structs.replace(
         OPS["softmax"], name="clipped", library={}, expr=lambda xp,
-        x: xp.maximum(x - xp.max(x, axis=-1, keepdims=True), -1.0) + xp.where(x > 0, x, 0),
+        x: xp.minimum(xp.ascontiguousarray(x), xp.maximum(x - xp.max(x, axis=-1, keepdims=True), -1.0)) + xp.where(x > 0, x, 0),
     )  # fmt: skip
     one = case(op, n=2048)
     assert session.supports(op, one) is None
@@ -79,17 +82,56 @@ def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
     np.testing.assert_allclose(launch.output.numpy(), op.expr(np, x), rtol=1e-6)
 
 
-def test_an_expression_that_pytorch_does_not_know_is_refused(session) -> None:
-    strange = {"name": "strange", "library": {}, "expr": lambda xp, x, y: xp.lib.stride_tricks(x)}
-    op = msgspec.structs.replace(OPS["add"], **strange)
+@pytest.mark.parametrize(("expr", "why"), [
+    (lambda xp, x, y: xp.lib.stride_tricks(x), "has no attribute 'lib'"),
+    (lambda xp, x, y: x[:1], "makes torch.float32 of the shape (1,) of it"),
+])  # fmt: skip
+def test_an_expression_that_pytorch_does_not_know_is_refused(session, expr, why) -> None:
+    op = msgspec.structs.replace(OPS["add"], name=why, library={}, expr=expr)
     refusal = session.supports(op, case(op))
-    assert refusal is not None
-    assert refusal.reason == "no-implementation"
+    assert (refusal.reason, why in refusal.detail) == ("no-implementation", True), refusal.detail
+
+
+def test_a_gpu_is_driven_by_its_own_module_of_pytorch(session, monkeypatch) -> None:
+    import torch
+
+    driver, place = MagicMock(), SimpleNamespace(type="cuda")
+    monkeypatch.setattr(torch, "cuda", driver)
+    session._place, session._on_cpu = place, False
+    array, found = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    buffer = session.view(np.zeros(8, np.float32))
+    session.enter()
+    session.sync()
+    stream = session.stream()
+    with stream.on():
+        stream.upload(buffer, array)
+        stream.run(torch_backend.TorchLaunch(lambda: buffer.add_(1)))
+        stream.download(buffer, found)
+    stream.wait()
+    session.close()
+    assert found.tolist() == (array + 1).tolist()
+    own = driver.Stream()
+    used = [call.set_device(place), call.synchronize(), call.Stream(), call.stream(own)]
+    assert driver.mock_calls[:4] == used
+    assert driver.mock_calls[6:8] == [call.Stream().synchronize(), call.empty_cache()]
+    flag = torch.backends.cuda.matmul
+    seen: list[bool] = []
+    torch_backend._with_tf32(torch, lambda: seen.append(flag.allow_tf32))
+    assert (seen, flag.allow_tf32) == ([True], False)
+
+
+def test_a_tensor_of_another_shape_is_neither_lent_nor_copied_nor_compared(session) -> None:
+    buffer = session.allocate((4,), "float32").zero_()
+    for shape, fits in (((4,), True), ((2, 2), False)):
+        copy = session.copy_of(buffer, shape, "float32")
+        assert (copy is not None, session.memory(buffer, shape, "float32") is not None) == (fits, fits)
+        assert session.begins(buffer.clone(), buffer, shape, "float32") == fits
 
 
 def test_an_op_is_tried_at_a_small_size_with_its_own_switches(session) -> None:
     one = case(OPS["matmul"], n=2**24)
     assert session.supports(OPS["matmul"], msgspec.structs.replace(one, params={**one.params, "ta": 1})) is None
+    assert session.supports(OPS["matmul"], msgspec.structs.replace(one, variant="tf32")).reason == "no-tf32"
 
 
 def test_threads_and_blas_are_recorded() -> None:

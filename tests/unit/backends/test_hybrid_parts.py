@@ -139,7 +139,7 @@ def run_split(session: Any, asked: list[Any], places: list[Any]) -> None:
         session.upload(buffer, np.ones(buffer.shape, np.float32))
     for launch in launches:
         session.run(launch)
-    for place in places:
+    for place in (*places, *places):  # the CPU's half of the first went to the array alone
         got = np.zeros(place.shape, np.float32)
         session.download(place, got)
         assert (got == 2).all()
@@ -159,6 +159,11 @@ def test_as_many_launches_are_enqueued_as_are_asked_for_a_few_at_a_time(monkeypa
     session.run(launch, 2 * CHUNK + 3)
     assert (counts, launch.staging) == ([CHUNK, CHUNK, 3], "pageable")
     assert (launch.on_gpu, launch.on_cpu) == (1024, 1024), "half, until somebody says another share"
+    monkeypatch.setattr(launch.gpu.way, "upload", upload := Mock())
+    for again, sent in ((False, 0), (True, 2)):
+        launch.gpu.send(again=again)
+        assert len(upload.mock_calls) == sent, "what is there is sent again only if that is asked for"
+    assert launch.staging == session.gpu.transfers("library").staging != session.gpu.transfers("tuned").staging
     session.gpu.tune = Mock()
     session.tune(kernels.load("add"), case, inputs)
     assert [(one.args[1].device_id, one.args[1].params) for one in session.gpu.tune.mock_calls] == [

@@ -61,10 +61,14 @@ def test_gpus_are_listed_with_what_tells_them_apart(installed, monkeypatch, vers
     properties = gpu(uuid="ab-cd", pci_domain_id=0, pci_bus_id=9, pci_device_id=0, L2_cache_size=50 << 20)
     torch = SimpleNamespace(
         __version__="2.13.0", version=SimpleNamespace(**version), cuda=driver(properties), xpu=driver(gpu()),
-        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: True)),
+        mps=SimpleNamespace(recommended_max_memory=lambda: 4096),
     )  # fmt: skip
     monkeypatch.setattr(torch_backend, "import_torch", lambda: torch)
-    cpu, card, intel = backends.load("torch").devices()
+    cpu, card, intel, apple = backends.load("torch").devices()
+    told = (apple.id, apple.kind, apple.api, apple.driver, apple.memory_bytes, apple.usable_bytes)
+    assert told == ("torch:mps:0", "gpu", "metal", "torch 2.13.0", 4096, 4096)
+    assert "torch:cuda:1" in raised(BackendUnavailable, backends.load("torch").open, "torch:cuda:1").detail
     assert [cpu.id, card.id, intel.id] == ["torch:cpu", "torch:cuda:0", "torch:xpu:0"]
     assert (card.api, card.driver, card.cache_bytes) == (api, driver_text, 50 << 20)
     assert (card.identity.pci, card.identity.uuid) == ("0000:09:00.0", "abcd" if api == "cuda" else None)
@@ -111,11 +115,11 @@ def test_what_takes_no_output_is_refused_in_place(fills) -> None:
     ("CUDA error: an illegal memory access was encountered", DeviceLost), ("HIP error: invalid argument", DeviceLost),
     ("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", DeviceLost),
     ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(`", BackendError),
-    ("expected scalar type Half but found Float", BackendError),
+    ("expected scalar type Half but found Float", BackendError), (MemoryError("the host has no more"), DeviceOutOfMemory),
 ])  # fmt: skip
 def test_what_pytorch_raises_by_its_text(text, error) -> None:
     with pytest.raises(BackendError) as caught, torch_backend.vendor_errors():
-        raise RuntimeError(text)
+        raise text if isinstance(text, MemoryError) else RuntimeError(text)
     assert type(caught.value) is error
 
 

@@ -112,6 +112,8 @@ def test_rows_that_do_not_divide_the_elements_are_refused():
         assert "columns" in op.options
         told = [op.fits({"n": 96, **columns}) for columns in ({}, {"columns": 12}, {"columns": 11})]
         assert told == [None, None, "rows of 11 do not divide 96 elements"]
+    fits = kernels.load("pow_int").fits
+    assert [fits({"n": 1, "exponent": power}) is None for power in (0, 1, 16, 17)] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("backend", ["cupy", "wgpu"])

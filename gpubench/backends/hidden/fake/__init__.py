@@ -25,7 +25,6 @@ from typing import Any
 
 from gpubench.backends.contract import Backend, Buffer, Joins, Observed, Session
 from gpubench.backends.hidden.fake.session import (
-    CLOCK_STEP_S,
     WORDS,
     FakeSession,
     HostTime,
@@ -60,7 +59,6 @@ class FakeLinks(HostLinks):
         )
 
     def clock(self) -> float:
-        self._now += CLOCK_STEP_S
         return self._now
 
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
