@@ -74,6 +74,8 @@ def test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results(in_
     fields = {row["field"] for row in json.loads(listed.stdout)["differences"]}
     assert "text of options.decay" in fields
     assert "op_hash" not in fields, "that would make it another op"
+    stored = json.loads((folder / "base.json").read_text(encoding="utf-8"))["outcomes"]
+    assert {len(row["answer"]) for row in stored if "options.total" in row["id"]} == {16}
 
 
 CLAIMS = """

@@ -17,7 +17,7 @@ from gpubench.cli.compare import check
 from gpubench.cli.options import ComparisonOptions
 from gpubench.compare import judge
 from gpubench.compare.comparison import CompareOptions
-from gpubench.compare.judge import MAX_RELABELLINGS, max_t
+from gpubench.compare.judge import MAX_RELABELLINGS, SessionValues, max_t
 from gpubench.compare.pairing import print_differences
 from gpubench.curves import stats
 from gpubench.result.case import selector
@@ -308,6 +308,10 @@ def test_the_smallest_p_is_that_of_one_permutation(k, least):
 
 
 # ---------------------------------------------------------------- what medians and slow ends say
+def test_they_contradict_whichever_way_they_moved():
+    few, many = ({i: seconds + i / 1000 for i in range(9)} for seconds in (1.0, 1.3))
+    sides = SessionValues(few, many), SessionValues(many, few)
+    assert [side.differ_beyond(limit) for side in sides for limit in (1.2, 1.4)] == [True, False, True, False]
 
 
 # ---------------------------------------------------------------- gates
