@@ -38,12 +38,10 @@ def list_devices(
     spares: Spares | None = None,
     threads: int | None = None,
 ) -> list[Listing]:
-    """Return one listing for each name of a backend, in the given order. `deadline_s` limits each backend
-    (None: the user's limit, or `DEADLINE_S`). With `yielding`, a backend that yields to others lists its GPUs
-    only if the others list none. `spares` gets the workers that can be used further. Raises UsageError for a
-    bad limit of the user."""
-    if not names:
-        return []
+    """Return one listing for each name of a backend, in the given order; there is at least one. `deadline_s`
+    limits each backend (None: the user's limit, or `DEADLINE_S`). With `yielding`, a backend that yields to
+    others lists its GPUs only if the others list none. `spares` gets the workers that can be used further.
+    Raises UsageError for a bad limit of the user."""
     limit_s = deadline_s or detection.user_limit_s() or DEADLINE_S
     workers = {
         name: _worker(threads) for name in names

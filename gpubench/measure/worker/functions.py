@@ -148,10 +148,6 @@ class CallWorkspace(Workspace):
         """Drop the downloaded result."""
         self.host_outputs[0].value = None
 
-    def spoil(self, buffer: Buffer, operand: Any) -> None:
-        """Free the object on the device, which cannot be filled with sentinels."""
-        self.session.free(buffer)
-
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
         """Check that the inputs are unchanged, then compare the result. Raises Unsupported if an input was
         changed, and Wrong if the result is wrong."""

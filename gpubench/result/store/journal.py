@@ -193,10 +193,9 @@ class Lock:
                 self.path.unlink()
 
     def sign(self, holder: Holder) -> None:
-        """Write the holder into the lock file, for processes that wait. Raises OSError. Does nothing if this
-        process does not have the lock."""
-        if self._file is None:
-            return
+        """Write the holder into the lock file, for processes that wait. This process has the lock. Raises
+        OSError."""
+        assert self._file is not None
         os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
         os.write(self._file, msgspec.json.encode(holder))

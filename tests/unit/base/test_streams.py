@@ -78,8 +78,7 @@ def test_marks_that_show_nothing_hide_no_command(hidden: str) -> None:
 def test_however_a_text_is_cut_no_line_of_it_is_a_command(parts: list[str]) -> None:
     whole = io.StringIO(newline="")
     stream = streams.Stream(whole, survives=False, guarded=True)
-    for part in parts:
-        stream.write(part)
+    stream.writelines(parts)
     assert whole.getvalue() == inert("".join(parts))
     assert not OBEYED.search(whole.getvalue().replace("\r", "\n").replace("\u200b", ""))
 

@@ -199,7 +199,7 @@ def asked(monkeypatch):
     ([FIRST, YIELDING], [YIELDING], True, [(FIRST, False), (YIELDING, False), (YIELDING, True)], [[], ["gpu", "cpu"]]),
     # Who is asked for by name or alone is asked for all.
     ([YIELDING], [], True, [(YIELDING, False)], [["cpu"]]),
-    ([FIRST, YIELDING], [], False, [(FIRST, False), (YIELDING, False)], [[], ["cpu"]]), ([], [], True, [], []),
+    ([FIRST, YIELDING], [], False, [(FIRST, False), (YIELDING, False)], [[], ["cpu"]]),
 ])  # fmt: skip
 def test_a_backend_that_yields_is_asked_for_its_cpus(asked, names, who_has_gpus, yielding, requests, kinds):
     found, gpus = asked
