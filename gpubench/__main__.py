@@ -11,7 +11,7 @@ def _leave_working_folder() -> None:
         first, here = os.path.realpath(sys.path[0]), os.path.realpath(os.getcwd())
     except OSError:  # the folder is gone, so nothing can be imported from it
         return
-    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    package = os.path.realpath(f"{__file__}/../..")
     if not sys.flags.safe_path and first == here != package:
         del sys.path[0]
 

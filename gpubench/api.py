@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import functools
 import html
-import importlib
 import os
 import re
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from gpubench.functions.describe import CodeSource
     from gpubench.result.machine import Machine
     from gpubench.result.run import Run
+
+
+_ONE_AT_A_TIME = threading.RLock()  # two runs would disturb each other, and functions of a session share a name
 
 
 class RunSettings(TypedDict, total=False):
@@ -154,7 +157,7 @@ class Result:
         import io
 
         try:
-            pandas = importlib.import_module("pandas")
+            import pandas  # type: ignore[import-untyped, unused-ignore]
         except ImportError as error:
             raise UsageError(
                 "unavailable", "pandas is not installed", why=str(error), hint="install pandas"
@@ -261,6 +264,7 @@ def bench(
             "bad-function", f"there is {'nothing' if function is None else 'more than one thing'} to measure",
             why="bench takes a function, or cpu= and gpu=", hint="gpubench.bench(f) or gpubench.bench(cpu=f, gpu=g)",
         )  # fmt: skip
+    named = None if meaning else function  # a child that imports its file finds it by its name
     if not isinstance(function, UserFunction):
         program: Any = cpu if function is None else function
         function = UserFunction(program, gpu, **meaning)
@@ -275,8 +279,8 @@ def bench(
 
     began = time.monotonic()
     chosen = _options(None, words, BenchOptions.__annotations__)
-    with _source(function) as source:
-        names = [source.only] if source.kind == "pickle" else [function.name]
+    with _ONE_AT_A_TIME, _source(function, named) as source:
+        names = [source.only or function.name]
         ids = sources.add([TrialRequest(source, names, **selection.trial_words(chosen))])
         return _measure(selection.with_ops(chosen, ids), began)
 
@@ -303,7 +307,8 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     began = time.monotonic()
     if callable(ops):
         raise _bad_value("ops", ops, "names of ops and files; gpubench.bench measures a function")
-    return _measure(selection.with_functions(_options(ops, settings)), began)
+    with _ONE_AT_A_TIME:
+        return _measure(selection.with_functions(_options(ops, settings)), began)
 
 
 def load(path: str | Path) -> Result:
@@ -325,7 +330,7 @@ def _options(ops: Any, settings: RunSettings, names: Iterable[str] = RunSettings
     from gpubench.cli.options import commands
 
     for name in settings:
-        if name not in RunSettings.__annotations__:
+        if name not in names:
             raise UsageError(
                 "unknown-option", f"there is no option {name!r}", why=f"the options are {', '.join(names)}",
                 hint=suggest(name, names) or None,
@@ -354,7 +359,7 @@ def _word(declared: Declaration, value: Any) -> Any:
     if name in ("budget", "max_time") and isinstance(value, Real):
         return f"{min(value, 1e15):f}s"
     if name == "sizes" and isinstance(value, Real):
-        return [str(value)]
+        value = str(value)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         texts = list(map(str, value))
         if declared.multiple and any("=" in text for text in texts):
@@ -407,8 +412,9 @@ def shows_progress() -> bool:
 
 
 @contextmanager
-def _source(function: UserFunction) -> Iterator[CodeSource]:
-    """Yield the source from which child processes load the function. A pickle lives as long as the block."""
+def _source(function: UserFunction, named: Any) -> Iterator[CodeSource]:
+    """Yield the source from which child processes load the function: its file, if that gives its name to the object
+    `named`, else a pickle, which lives as long as the block."""
     from gpubench.functions.describe import CodeSource
     from gpubench.functions.sources import source_of
 
@@ -416,7 +422,7 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     folders = tuple(map(os.path.abspath, sys.path))  # an empty path, as in a notebook, is the working folder
-    if name != "__main__" and file and getattr(module, function.name, None) is function:
+    if name != "__main__" and file and getattr(module, function.name, module) is named:
         source = source_of(name if getattr(module, "__package__", None) else file)  # a part of a package
         yield CodeSource(source.name, source.kind, source.place, path=folders)
         return

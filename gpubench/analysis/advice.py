@@ -298,14 +298,16 @@ def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandida
 
 
 def measuring_command(key: Key, n: int | None = None) -> str:
-    """Return the `gpubench run` command that measures this op, dtype and params at size `n`. None means the
-    sizes that the run chooses."""
+    """Return the `gpubench run` command that measures this op, dtype and params at size `n`, or the call of `bench`
+    for a function of no file. None means the sizes that the run chooses."""
     file, dot, name = key.op.partition(".")
-    words = [f"{file}.py:{name}" if dot else f"--ops {key.op}"]  # a function of the user's own
+    if file == "session":  # of a notebook
+        return f"gpubench.bench({name}{f', sizes={n}' if n else ''})"
+    words = ["gpubench run", f"{file}.py:{name}" if dot else f"--ops {key.op}"]  # a function of the user's own
     words += [f"--sizes {n}"] if n else []
     words += [f"--dtypes {key.dtype}"] if key.dtype != "float32" else []
     words += [f"--params {','.join(f'{name}={value}' for name, value in key.params)}"] if key.params else []
-    return " ".join(["gpubench run", *words])
+    return " ".join(words)
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
@@ -340,4 +342,4 @@ def _no_result(key: Key, seen: set[Key]) -> InputError:
 
 
 def _shape(key: Key) -> str:
-    return f"{key.op} {key.dtype}" + "".join(f" {name}={value}" for name, value in key.params)
+    return f"{key.op} {key.dtype}{''.join(f' {name}={value}' for name, value in key.params)}"

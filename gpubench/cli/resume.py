@@ -326,12 +326,12 @@ def _require_op(op: str, source: str) -> None:
     try:
         kernels.load(op)
     except KeyError:
-        file, dot, _ = op.rpartition(".")
+        file, dot, name = op.rpartition(".")
         if dot:
             raise InputError(
                 "unknown-word", f"{source}: {op[:80]!r} is a function of somebody's own",
                 why="its file was not named, or has no such function now",
-                hint=f"name it too: gpubench run {file}.py ...",
+                hint=f"name it too: gpubench run {file}.py:{name}",
             ) from None  # fmt: skip
         _refuse_word(source, "op", op, kernels.names())
     except BadPlugin as error:

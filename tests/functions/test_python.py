@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 import gpubench
+from gpubench.analysis.advice import measuring_command
+from gpubench.analysis.contenders import Key
 from gpubench.analysis.thresholds import situation_regime
 from gpubench.api import shows_progress
 from gpubench.base.errors import InputError, UsageError
@@ -198,8 +200,13 @@ import sys
 sys.stderr = None  # as in a program without a console
 import gpubench
 from package.steps import declared, plain
-for f in (declared, plain):
-    print(gpubench.bench(f, sizes=256, backends="numpy", check_only=True).run.outcomes[0].check.ok)
+from concurrent.futures import ThreadPoolExecutor
+def once(f):
+    return gpubench.bench(f, sizes=256, backends="numpy", check_only=True)
+def first(x): return x + 1
+def second(x): return x + 2
+for result in ThreadPoolExecutor(4).map(once, (declared, plain, first, second)):  # one waits for the other
+    print(*result.ops, result.run.outcomes[0].check.ok)
 print(*gpubench.run(["package/steps.py", "package/alone.py"], sizes=256, backends="numpy", check_only=True).ops)
 """
 
@@ -214,7 +221,8 @@ def test_functions_of_a_package_in_the_working_folder_are_measured(tmp_path):
     (folder / "steps.py").write_text(text + "declared = gpubench.function(plain)\n", encoding="utf-8")
     text = "import gpubench\nassert __name__ == 'alone'\n"
     (folder / "alone.py").write_text(f"{text}f = gpubench.function(lambda xp, x: x.sum())\n", encoding="utf-8")
-    ran = ["True", "True", "steps.declared", "alone.f"]
+    names = "session.plain", "steps.plain", "session.first", "session.second"
+    ran = [*(word for name in names for word in (name, "True")), "steps.declared", "alone.f"]
     assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ran
 
 
@@ -249,6 +257,7 @@ def test_an_answer_tells_what_it_rests_on():
     assert "measured from n = " in outside.why
     unknown = policy.choose("linear", 512)
     assert unknown.command == "gpubench run --ops linear --sizes 512"
+    assert measuring_command(Key("session.f", "float32", ()), 64) == "gpubench.bench(f, sizes=64)"
     refused = policy.choose("linear", 512, dtype="int8")
     assert (refused.command, unknown.why) == (None, "no result has this op, dtype and shape")
 

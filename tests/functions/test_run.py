@@ -491,7 +491,7 @@ def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
     gpubench("run", "mine.py", "--append", "r.json", "--no-progress", status=0)
     assert json.loads((tmp_path / "r.json").read_text())["settings"]["sessions"] >= 1
     without = gpubench("run", "--append", "r.json")
-    assert (without.returncode, "name it too: gpubench run mine.py" in without.stderr) == (4, True)
+    assert (without.returncode, "name it too: gpubench run mine.py:last" in without.stderr) == (4, True)
     write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-2:]\n" + CALLED)
     before = (tmp_path / "r.json").read_bytes()
     changed = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")

@@ -206,7 +206,7 @@ def make_screen(
     screen = Screen(
         sentences=_first_lines(analysis, answered, answered.regimes), context=tuple(filter(None, (looked, sides))),
         table=part.table if table is None else table,
-        troubles=(*_troubles(answered), *_lost(analysis), *_shared_gpus(run), *disturbed_text(run)),
+        troubles=(*_troubles(answered), *_lost(analysis), *_shared_gpus(run), *disturbed_text(analysis)),
         notes=(*_notes(analysis, answered, options, alone=alone), *((NEEDED, text) for text in needed), *rest),
         files=tuple(_ending(run, answered, [printable(path) for path in saved], options.width)),
         commands=_command_line(answered, options) if alone else "",

@@ -128,7 +128,7 @@ def gain_text(gain: Gain) -> str:
     if gain.about_equal:
         return f"about equal{doubt}"
     side, factor = ("GPU", gain.ratio) if gain.ratio >= 1 else ("CPU", 1 / gain.ratio)
-    return f"{side} {factor_text(factor, gain.within)}" + doubt
+    return f"{side} {factor_text(factor, gain.within)}{doubt}"
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
@@ -463,17 +463,16 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
     """Return a sentence on noise if an unstable case has one of the times in `seconds`, or if others disturbed the
     sessions. Otherwise return an empty text."""
-    timed = [(case.time.estimate, case.findings) for case in analysis.cases if case.time is not None]
-    noisy = any("unstable" in labels for estimate, labels in timed if estimate in seconds)
-    if noisy or (timed and disturbed_text(analysis.run)):
-        return " Noisy: run it again on an idle machine."
-    return ""
+    unstable = [case.time for case in analysis.cases if "unstable" in case.findings]
+    noisy = any(time is not None and time.estimate in seconds for time in unstable) or disturbed_text(analysis)
+    return " Noisy: run it again on an idle machine." if noisy else ""
 
 
-def disturbed_text(run: Run) -> list[str]:
-    """Return a sentence if every session that counts lost much CPU time to others, else an empty list."""
-    least = min(run.counting, key=lambda session: session.disturbance, default=None)
-    if least is None or not least.contended:
+def disturbed_text(analysis: Analysis) -> list[str]:
+    """Return a sentence if there are times and every session that counts lost much CPU time to others, else an empty
+    list."""
+    least = min(analysis.run.counting, key=lambda session: session.disturbance, default=None)
+    if least is None or not least.contended or not any(case.time for case in analysis.cases):
         return []
     who = "the hypervisor" if least.disturbance == least.steal_share else "other programs"
     return [f"CPU times are too long: {who} took {round(least.disturbance * 100)} % of the CPU."]

@@ -172,6 +172,8 @@ def test_a_run_whose_sessions_all_lost_cpu_time_says_so(foreign, steal, line):
     drawn = drawn_lines(analyse(replace(run, sessions=sessions)))
     assert [text for text in drawn if "too long" in text] == ([line] if line else [])
     assert ("Noisy: run it again" in " ".join(drawn)) == bool(line), "the first sentence says so, too"
+    untimed = replace(run, sessions=sessions, outcomes=[skipped(row.case) for row in run.outcomes])
+    assert not [text for text in drawn_lines(analyse(untimed)) if "too long" in text or "Noisy" in text]
 
 
 def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
