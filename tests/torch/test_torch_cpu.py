@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest.mock import MagicMock, call
 
 import msgspec
@@ -17,6 +16,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import conformance
 from gpubench.result.case import DTYPES, Case
+from gpubench.result.run import Device
 
 pytestmark = pytest.mark.torch
 
@@ -92,12 +92,14 @@ def test_an_expression_that_pytorch_does_not_know_is_refused(session, expr, why)
     assert (refusal.reason, why in refusal.detail) == ("no-implementation", True), refusal.detail
 
 
-def test_a_gpu_is_driven_by_its_own_module_of_pytorch(session, monkeypatch) -> None:
+def test_a_gpu_is_driven_by_its_own_module_of_pytorch(monkeypatch) -> None:
     import torch
 
-    driver, place = MagicMock(), SimpleNamespace(type="cuda")
+    driver, place = MagicMock(), torch.device("cuda:0")
     monkeypatch.setattr(torch, "cuda", driver)
-    session._place, session._on_cpu = place, False
+    device = Device(id="torch:cuda:0", backend="torch", kind="gpu", name="a GPU", api="cuda")
+    session = torch_backend.TorchSession(device, None)
+    driver.reset_mock()
     array, found = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     buffer = session.view(np.zeros(8, np.float32))
     session.enter()
@@ -116,7 +118,10 @@ def test_a_gpu_is_driven_by_its_own_module_of_pytorch(session, monkeypatch) -> N
     assert driver.mock_calls[6:8] == [call.Stream().synchronize(), call.empty_cache()]
     flag = torch.backends.cuda.matmul
     seen: list[bool] = []
-    torch_backend._with_tf32(torch, lambda: seen.append(flag.allow_tf32))
+    op = msgspec.structs.replace(OPS["add"], library={"torch": lambda torch, *x: seen.append(flag.allow_tf32)})
+    session.run(
+        session.compile(op, msgspec.structs.replace(case(op), variant="tf32"), [buffer, buffer], buffer)
+    )
     assert (seen, flag.allow_tf32) == ([True], False)
 
 
