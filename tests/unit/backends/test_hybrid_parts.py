@@ -154,10 +154,8 @@ def test_as_many_launches_are_enqueued_as_are_asked_for_a_few_at_a_time(monkeypa
     session.run(launch)
     session.sync()
     monkeypatch.setattr(session.gpu, "run", lambda launch, count: counts.append(count))
-    launch.gpu.way.upload = None
-    launch.gpu.send()  # what is there is not sent again
     session.run(launch, 2 * CHUNK + 3)
-    assert (counts, launch.staging) == ([CHUNK, CHUNK, 3], "pageable")
+    assert counts == [CHUNK, CHUNK, 3]
     assert (launch.on_gpu, launch.on_cpu) == (1024, 1024), "half, until somebody says another share"
     monkeypatch.setattr(launch.gpu.way, "upload", upload := Mock())
     for again, sent in ((False, 0), (True, 2)):
@@ -190,7 +188,7 @@ def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, m
     session.cpu.threads, waits = threads, []
     monkeypatch.setattr(session.gpu, "sync", lambda: waits.append("awake, for want of another way"))
     run_split(session, asked, places)
-    assert len(waits) == 1 + asleep, "the result is waited for, too"
+    assert len(waits) == 2 + asleep, "each download waits, too"
 
 
 def test_both_sides_are_closed_even_if_the_pieces_cannot_be_freed(monkeypatch) -> None:
