@@ -375,8 +375,7 @@ def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult
     """Yield (1/N, time of one call, case) for each measured point of the line over 1/N: queued calls (1/N = 0),
     calls that share a copy, and calls that each copy (1/N = 1)."""
     for case in regimes.values():
-        if case.time is None:
-            continue
+        assert case.time is not None
         time = Interval(case.time.low, case.time.estimate, case.time.high, case.time.kind)
         if case.case.regime == QUEUED:
             yield 0.0, time, case

@@ -67,8 +67,7 @@ def test_a_claim_without_a_size_is_measured_around_what_it_says_or_at_the_larges
 
 
 @pytest.mark.parametrize(("named", "ops", "required", "optional"), [
-    ("auto", "add", (), ()), ("numpy,fake?", "add", ("numpy",), ("fake",)),
-    ("numpy,fake?,auto", "add", ("numpy",), ("fake", *(name for name in backends.usual() if name != "numpy"))),
+    ("auto", "add", (), ()), ("numpy,fake?", "add", ("numpy",), ("fake",)), ("numpy,fake?,auto", "add", ("numpy",), ("fake", *(name for name in backends.usual() if name != "numpy"))),
     ("auto", "allreduce", ("group",), ()), ("auto", "add,allreduce", (), (*backends.usual(), "group")), ("numpy", "allreduce", ("numpy",), ()),
 ])  # fmt: skip
 def test_the_backends_of_a_request(named, ops, required, optional):

@@ -226,8 +226,7 @@ MEMORY = {
         HOST | group("0::/", V2, {"memory.max": "much", "cpu.max": "fast"}),
         {"memory.limit_bytes": "invalid", "memory.usable_bytes": "invalid", "cpu.quota_cpus": "invalid", "cpu.available": 2,
          "cpu.available.note": "quota"}),
-    **{f"a period {period} that is none": (HOST | tree, {"cpu.quota_cpus": "invalid"}) for period, tree in (
-        ("fast", group("0::/", V2, {"cpu.max": "max fast"})),
+    **{f"a period {period} that is none": (HOST | tree, {"cpu.quota_cpus": "invalid"}) for period, tree in (("fast", group("0::/", V2, {"cpu.max": "max fast"})),
         *((zero, group("1:cpu:/a", "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0", {"cpu/a/cpu.cfs_quota_us": 50000, **period}))
           for zero, period in (("0", {"cpu/a/cpu.cfs_period_us": 0}), ("", {}))))},
     **{f"the group {path} outside of the mount": (

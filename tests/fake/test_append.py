@@ -116,8 +116,7 @@ def test_every_option_that_says_what_to_measure_is_held_against_the_file():
 @pytest.mark.parametrize(("part", "changes", "words"), [
     ("fingerprint machine fields", {"cpu": "x"}, "the file is of another machine\n  why: cpu is x there"),
     ("fingerprint device fields", {"fake:gpu": "x"}, "the file is of another device\n  why: fake:gpu is x there"),
-    ("settings", {"protocol": 3}, "it has protocol 3, and this version measures by protocol 4"), ("selection", {"skip": ["add/x"]}, "r.json: there is no selector 'add/x' here"),
-    ("selection", {"devices": ["fake"]}, "r.json: there is no device 'fake' here"), ("selection", {"regimes": ["stremed"]}, "did you mean 'streamed'?"),
+    ("settings", {"protocol": 3}, "it has protocol 3, and this version measures by protocol 4"), ("selection", {"skip": ["add/x"]}, "r.json: there is no selector 'add/x' here"), ("selection", {"devices": ["fake"]}, "r.json: there is no device 'fake' here"), ("selection", {"regimes": ["stremed"]}, "did you mean 'streamed'?"),
 ])  # fmt: skip
 @pytest.mark.check
 def test_a_file_that_cannot_go_on_here_is_refused_by_name(made, in_process, tmp_path, part, changes, words):

@@ -245,6 +245,12 @@ def test_no_state_of_any_run_breaks_the_table(run, width):
 WILD = [0.5] * 5 + [1.5] * 5
 
 
+@pytest.mark.parametrize(("op", "sizes"), [("relu", [2**13, 2**20, 2**24]), ("matmul", [64, 1024, 4096])])
+def test_implementations_are_shown_at_three_sizes(op, sizes):
+    run = run_of([measured(case(op, 2**i), 1e-3) for i in range(5, 26)])
+    assert [shown.n for shown in answer(analyse(run)).implementations] == sizes
+
+
 def test_a_section_that_a_run_has_nothing_for_says_so():
     run = run_of([measured(case(), 1e-3)], devices=(CPU,), with_machine=False)
     alone = render([run], "plain", sections=["hybrid"])

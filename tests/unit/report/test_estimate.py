@@ -320,7 +320,6 @@ def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     (SUM_S - 7e-5, 1e-4, {}, (1e-4, 2e-4, -7e-5, False, True)), *((1e-4 + rest_s, 4e-5, {"upload_s": [1e-5], "download_s": [1e-5]}, (4e-5, 1e-5, rest_s, False, rest_s > 2e-5)) for rest_s in (1.9e-5, 2.1e-5)),
 ])  # fmt: skip
 def test_the_parts_of_a_call(whole_s, cold_s, fields, found):
-    """Without a clock the kernel is a single launch without the launch and the wait. What is left may be a tenth."""
     parts = row_of(measured(ALWAYS, whole_s, cold_s=cold_s, parts=replace(CALL, **fields))).time_breakdown
     kept = (parts.kernel_s, parts.download_s, parts.residual_s, parts.kernel_derived, parts.mismatch)
     assert kept == pytest.approx(found, abs=1e-12)
