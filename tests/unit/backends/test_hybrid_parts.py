@@ -188,7 +188,7 @@ def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, m
     session.cpu.threads, waits = threads, []
     monkeypatch.setattr(session.gpu, "sync", lambda: waits.append("awake, for want of another way"))
     run_split(session, asked, places)
-    assert len(waits) == 2 + asleep, "each download waits, too"
+    assert len(waits) == 1 + asleep, "the result is waited for, too"
 
 
 def test_both_sides_are_closed_even_if_the_pieces_cannot_be_freed(monkeypatch) -> None:
