@@ -62,7 +62,6 @@ EQUIVALENT = (
         ("tokens", "_EMBEDDING_BLOCK"), ("rows", "_ARGMAX_BLOCK"), ("matmul", "_BLOCK"), ("reductions", "_BLOCK"),
         ("conv2d", "_BAND"), ("conv2d", "_TOGETHER"), ("attention_grad", "_ROWS"))),
     ("backends/wgpu/transfers.py", "CHUNK_BYTES, BUFFERS = ", "", "chunks of any length make the same whole"),
-    ("backends/wgpu/__init__.py", "_FLUSH_BYTES", "", "more bytes than a cache has empty it"),
     ("kernels/templates/matmul/register.py", "_LONG, _BLOCK = ", "", "no sum has a step more"),
     ("kernels/templates/formula.py", "return (words, 4 if", "4 if operand < 1 else 5",
      "brackets about a number change no value"),
