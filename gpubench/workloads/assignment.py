@@ -68,8 +68,8 @@ class _Step(NamedTuple):
 
     # The bits of an integer say which copies are valid: each value has a bit for the CPU's copy and one for the GPU's.
     seconds: float  # seconds of the stage here
-    # for each value that the stage reads: this side's bit, and the seconds of a copy to this side
-    reads: tuple[tuple[int, float], ...]
+    # for each value that the stage reads: this side's bit, both bits, and the seconds of a copy to this side
+    reads: tuple[tuple[int, int, float], ...]
     written: int  # bits of this side for the values that the stage writes
     replaced: int  # both bits of every value that the stage writes
 
@@ -107,7 +107,9 @@ class StageChain:
         reads = [name for name in dict.fromkeys(step.reads) if name in self._bits]
         return _Step(
             own_s,
-            tuple((self._valid(name, side), copies.get(name, math.inf)) for name in reads),
+            tuple(
+                (self._valid(name, side), 3 * self._bits[name], copies.get(name, math.inf)) for name in reads
+            ),
             sum(self._valid(name, side) for name in dict.fromkeys(step.writes)),
             sum(3 * self._bits[name] for name in dict.fromkeys(step.writes)),
         )
@@ -118,8 +120,8 @@ class StageChain:
         previous stage."""
         step = self.steps[number][side]
         seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
-        for here, copy_s in step.reads:
-            if not valid & here:
+        for here, both, copy_s in step.reads:
+            if valid & both and not valid & here:
                 seconds += copy_s
                 valid |= here
         return seconds, valid & ~step.replaced | step.written
