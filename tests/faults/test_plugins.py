@@ -300,7 +300,6 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "number": ("BACKEND = 7", "no Backend"),
     "quits listing": (_BACKEND + "class B(Backend):\n    def devices(self): os._exit(9)\nBACKEND = B()", "exited with status 9"),
     "of another name": (_BACKEND + "class B(Backend):\n    def devices(self): return FakeBackend().devices()\nBACKEND = B()", "fake:cpu"),
-    "surrogates": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, name='\\ud800') for d in super().devices()]\nBACKEND = B()", "surrogates"),
     "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
     "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract")}  # fmt: skip
 

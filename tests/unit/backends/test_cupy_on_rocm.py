@@ -45,7 +45,7 @@ def rocm(monkeypatch):
     module.get_default_memory_pool = module.get_default_pinned_memory_pool = lambda: pool
     module.cuda = SimpleNamespace(
         runtime=runtime, Event=Mock, get_current_stream=lambda: stream, nvrtc=SimpleNamespace(getSupportedArchs=refuse),
-        Device=lambda _: SimpleNamespace(use=lambda: None), compiler=SimpleNamespace(compile_using_nvrtc=refuse),
+        Device=lambda _: SimpleNamespace(use=lambda: None), compiler=SimpleNamespace(compile_using_nvrtc=refuse, CompileException=OSError),
         cublas=SimpleNamespace(getVersion=refuse, CUBLASError=type("CUBLASError", (Exception,), {})),
         driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (Exception,), {})),
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),

@@ -254,7 +254,7 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
     )
     analysis, section = draw_report(window(200.0, idle_w=[90, 80]), gpu, *more)
     waited, other, unknown = ([cell.text for cell in row][2:] for row in section.tables[0].rows)
-    assert waited == ["waited", "200 mJ", "125 mJ", "GPU 1.6x", "200 W", "500 W", "100 W"]
+    assert waited == ["waited", "200 mJ", "125 mJ", "GPU 1.60x", "200 W", "500 W", "100 W"]
     assert other == ["queued", "200 mJ", "250 mJ", "CPU 1.25x", "200 W", "500 W", "-"]
     assert unknown == ["", "unknown", "unknown", "-", "-", "-", "-"]
     assert [one.joules for one in energies(analysis)][-3:] == [0.2, 0.125, 0.03125]

@@ -161,9 +161,10 @@ def test_a_device_that_holds_a_block_of_winograds_products_takes_them():
     for name, value in least.items():
         assert not winograd.fits(msgspec.structs.replace(H200, **{name: value - 1}))
     with pytest.raises(Unsupported, match="out has 2097152 bytes"):
-        winograd.wgsl_program(
-            8, 1, 64, 32, "float32", msgspec.structs.replace(H200, max_binding_bytes=2**21 - 16)
-        )
+        kernels.load("conv2d").kernel("wgpu", "float32").candidates(
+            {"n": 8, "channels": 1, "filters": 64, "side": 32}, "float32",
+            msgspec.structs.replace(H200, max_binding_bytes=2**21 - 16),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("k", "rows"), [
