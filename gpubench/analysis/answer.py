@@ -384,7 +384,10 @@ def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int
         place = min(range(last, -1, -1), key=lambda place: distance(n, place))
         if place not in nearest or distance(n, place) < distance(nearest[place], place):
             nearest[place] = n
-    return {n: place for place, n in nearest.items()} | ({} if last in nearest else {sizes[-1]: last})
+    chosen = {n: place for place, n in nearest.items()}
+    if last not in nearest:
+        chosen.setdefault(sizes[-1], last)
+    return chosen
 
 
 def _best_implementation(

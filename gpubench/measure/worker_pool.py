@@ -32,6 +32,7 @@ from gpubench.result.run import (
     Settings,
     WorkerRecord,
 )
+from gpubench.result.store import cache
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS",
@@ -552,9 +553,9 @@ class WorkerPool:
             if hangs:
                 self._spares.end()  # they hang, too
                 with contextlib.suppress(OSError):  # the mark tells the next worker what not to import
-                    folder = self._scratch / "cache"
+                    folder = self._scratch / cache.RUN_CACHE
                     folder.mkdir(0o755, exist_ok=True)
-                    (folder / f"loading-{_backend(device_id)}-").write_text("hangs")
+                    (folder / cache.LOADING.format(_backend(device_id))).write_text("hangs")
             return self._start(device_id)
         del self._starting[device_id]
         if isinstance(reply, protocol.Opened):

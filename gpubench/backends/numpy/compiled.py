@@ -41,7 +41,7 @@ _SLOWING = (
     "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT",
 )  # fmt: skip
 _NATIVE = "gpubench.backends.numpy.native"
-_MARK = "loading-numpy-"  # the parent marks a spare worker that hangs like this, too
+_MARK = cache.LOADING.format("numpy")
 # A kernel that numbers the elements, beginning with `m`. It tests whether numba works.
 TRIAL = """from gpubench.backends.numpy.native import *
 

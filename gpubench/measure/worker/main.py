@@ -113,7 +113,7 @@ class DeviceWorker:
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self.announce("open")
-        cache.fall_back_to(Path(os.fsdecode(request.scratch)) / "cache")
+        cache.fall_back_to(Path(os.fsdecode(request.scratch)) / cache.RUN_CACHE)
         bound_cpus(request.cpus)
         start = time.perf_counter()
         # Of a device that is composed of another one (`hybrid:cupy:0`) both backends may bring kernels.

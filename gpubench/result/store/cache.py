@@ -26,6 +26,9 @@ _SEAL_BYTES = len(b"gpubench-cache 1 \n") + 64
 _MOST_BYTES = 256 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
+RUN_CACHE = "cache"  # the folder in a run's scratch that stands in for the user's cache
+LOADING = "loading-{}-"  # begins the names of the marks there of workers that load the libraries of a backend
+
 _fallback: list[Path] = []
 _notes: dict[tuple[str, str], RunWarning] = {}
 

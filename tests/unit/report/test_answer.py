@@ -94,6 +94,11 @@ def test_the_largest_size_of_a_function_is_shown_however_small_it_is():
     ]
     run = run_of(timed, devices=[CPU])
     assert "my.f: up to 5.0x" in answer_sentences(analyse(run))[0]
+    places = [
+        [item.place for item in answer(analyse(r)).implementations]
+        for r in (run, run_of(timed[:4], devices=[CPU]))
+    ]
+    assert places == [[0, 1, 2], [0, 1]]  # a size has one column
 
 
 def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_find_it():
