@@ -184,6 +184,10 @@ WARNINGS: dict[str, Entry] = {
     "not-compiled": Entry(
         "functions of your file are measured as they are written alone: they are no formulas of single elements",
         "nothing; arithmetic, comparisons, where and elementary functions of vectors are compiled as well"),
+    "widens": Entry(
+        "NumPy and CuPy compute these functions in float64: twice the bytes, and 32 to 64 times slower arithmetic on"
+        " many GPUs; PyTorch and compiled code keep float32",
+        "write math.sqrt(2) in place of np.sqrt(2), which is a float64; or say --dtypes float64"),
     "worker-restarted": Entry(
         "a process died and a fresh one went on",
         "raise a short --budget, free some memory, or look at the system's log"),

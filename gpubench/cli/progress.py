@@ -226,6 +226,7 @@ class _Lines(Display):
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._told: set[tuple[str, int]] = set()  # the id and the session of each case that has a line
+        self._reasons: set[str] = set()  # why cases have no number, as a search has told it
         self._spoke = time.monotonic()
 
     def say(self, text: str, *, whole: bool = True) -> None:
@@ -250,9 +251,10 @@ class _Lines(Display):
 
     def _tell_case(self, event: CaseDone) -> None:
         """Print the outcome of a case once in each session, and in a search that of the first case and of one
-        after some seconds. Every outcome without a number is printed."""
-        broken = _without_number(event) is not None
-        case = event.outcome.id, event.session
+        after some seconds. Every outcome without a number is printed; in a search every reason once."""
+        case, text = (event.outcome.id, event.session), describe(event)
+        broken = _without_number(event) is not None and not (self._grows and text in self._reasons)
+        self._reasons |= {text} if broken else set()
         soon = bool(self._told) and time.monotonic() - self._spoke < SEARCH_EVERY_S
         silent = soon if self._grows else case in self._told
         self._told.add(case)
@@ -260,7 +262,7 @@ class _Lines(Display):
             return
         done = len(self._told)
         total = out_of(done, event.cases, "/", grows=self._grows)
-        self.say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
+        self.say(f"[{done:>3}{total}] {event.outcome.id}  {text}", whole=broken)
 
 
 # ---------------------------------------------------------------- on a terminal: the answer, which fills

@@ -230,6 +230,52 @@ def _library(module: str, xp: Any) -> Any:
     return importlib.import_module(f"cupyx.{module}")
 
 
+def names_of_numpy(standard: Any) -> ModuleType:
+    """Return PyTorch's functions with the names and arguments that they have in NumPy. `standard` has those of the
+    array API. A call without a tensor, such as np.sqrt(2), is NumPy's own. Tensors get `astype` and `copy`."""
+    import numpy as np
+    import torch
+
+    numbers, tensor = (int, float, complex, np.generic), torch.Tensor
+
+    def leave_numbers(call: Any, plain: Any) -> Any:
+        def call_either(x: Any, *rest: Any, **options: Any) -> Any:
+            if isinstance(x, numbers) and not (rest and isinstance(rest[0], tensor)):
+                return plain(x, *rest, **options).item()
+            return call(x, *rest, **options)
+
+        return call_either
+
+    def along(call: Any) -> Any:
+        return lambda x, axis=None, **options: call(
+            *((x.flatten(), 0) if axis is None else (x, axis)), **options
+        )
+
+    def spread(call: Any) -> Any:
+        return lambda x, axis=None, ddof=0, **options: call(x, axis=axis, correction=ddof, **options)
+
+    names = vars(standard) | {
+        "array": lambda x, dtype=None: standard.asarray(x, dtype=dtype, copy=True),
+        "ascontiguousarray": tensor.contiguous, "copy": torch.clone, "fabs": torch.abs, "mod": torch.remainder,
+        "power": torch.pow, "rint": torch.round, "cumsum": along(torch.cumsum), "cumprod": along(torch.cumprod),
+        "std": spread(standard.std), "var": spread(standard.var),
+        "round": lambda x, decimals=0: torch.round(x, decimals=decimals),
+        "median": lambda x, axis=None: torch.quantile(x, 0.5, dim=axis),
+        "percentile": lambda x, q, axis=None: torch.quantile(x, q / 100, dim=axis),
+        "transpose": lambda x, axes=None: x.permute(axes or tuple(range(x.ndim))[::-1]),
+        "squeeze": lambda x, axis=None: torch.squeeze(x) if axis is None else torch.squeeze(x, axis),
+        "shape": lambda x: tuple(x.shape), "ndim": lambda x: x.ndim, "size": lambda x: x.numel(),
+    }  # fmt: skip
+    ufuncs = {name: value for name, value in vars(np).items() if isinstance(value, np.ufunc) and name in names}
+    names |= {name: leave_numbers(names[name], plain) for name, plain in ufuncs.items()}
+    kinds = {int: torch.int64, float: torch.float64, bool: torch.bool}
+    tensor.astype = lambda x, dtype: x.to(kinds.get(dtype) or getattr(torch, str(dtype), dtype))
+    tensor.copy = tensor.clone
+    both = ModuleType("torch")
+    vars(both).update(names)
+    return both
+
+
 def _require_kind(name: str, value: Any) -> None:
     """Raise UsageError if the option cannot have this value. None is always allowed."""
     kinds = dict.fromkeys(

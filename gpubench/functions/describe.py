@@ -77,6 +77,7 @@ class Description(msgspec.Struct, frozen=True):
     operations: int | None = None
     untraced: str = ""  # reason why the function is not compiled
     own_inputs: bool = False  # whether the user's code makes the inputs
+    widens: bool = False  # whether float32 inputs give an array of float64
     file_digest: str = ""  # digest of the whole file; a worker refuses to measure a changed file
 
     @property

@@ -31,7 +31,7 @@ from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.base.streams import shorten
 from gpubench.functions import declare
-from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
+from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction, names_of_numpy
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
 from gpubench.kernels.templates.cpu import MOST_INPUTS
@@ -458,13 +458,15 @@ def plain(value: Any) -> Any:
 def bind_library(function: UserFunction, library: Any) -> Callable[..., Any]:
     """Return the program for the CPU as a function of the inputs alone, for any array library. The library has the
     names of the array API standard: NumPy itself since 2.0; CuPy and PyTorch by another module. For a function
-    that is written for NumPy, CuPy's own names come first: they mean what NumPy's do."""
+    that is written for NumPy they have NumPy's: in CuPy its own come first, because they mean what NumPy's do."""
     name = library.__name__
     if name not in ("cupy", "torch"):
         return function.bind(library)
     standard = importlib.import_module(f"array_api_compat.{name}")
-    if name == "torch" or not function.of_numpy:
+    if not function.of_numpy:
         return function.bind(standard)
+    if name == "torch":
+        return function.bind(names_of_numpy(standard))
     both = ModuleType(name)
     vars(both).update(vars(standard) | vars(library))
     return function.bind(both)

@@ -165,7 +165,8 @@ def notes(names: Iterable[str]) -> list[RunWarning]:
 
 
 def _notes(report: TrialReport) -> list[RunWarning]:
-    """Return the warnings about a source: functions left out, functions not compiled, shapes of inputs."""
+    """Return the warnings about a source: functions left out, not compiled, or of wider results; shapes
+    of inputs."""
     plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
     sizes = [
         f"{f.name} takes "
@@ -181,6 +182,11 @@ def _notes(report: TrialReport) -> list[RunWarning]:
         notes.append(
             warning("not-compiled", f"measured as written: {units.list_words(plain)}", severity="info")
         )
+    if wide := [f.name for f in report.functions if f.widens]:
+        text = (
+            f"{units.list_words(wide)}: the results are float64 for float32 inputs; np.sqrt(2) widens arrays,"
+        )
+        notes.append(warning("widens", f"{text} math.sqrt(2) does not"))
     if sizes:
         notes.append(warning("own-sizes", "; ".join(sizes), severity="info"))
     return notes

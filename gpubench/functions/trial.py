@@ -147,7 +147,18 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         backends=_backends(function), one_of=one_of(function),
         flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
         operations=operations, untraced=untraced, own_inputs=function.make is not None,
+        widens=_widens(list(map(plain, first.inputs)), [value for _, value in first.results]),
     )  # fmt: skip
+
+
+def _widens(inputs: Sequence[Any], results: Sequence[Any]) -> bool:
+    """Tell whether a result is a NumPy array of float64, and inputs are of float32 alone."""
+    import numpy as np
+
+    widths = [
+        {str(x.dtype) for x in values if isinstance(x, np.ndarray) and x.ndim} for values in (inputs, results)
+    ]
+    return "float32" in widths[0] and "float64" in widths[1] - widths[0]
 
 
 def digest(function: UserFunction) -> str:

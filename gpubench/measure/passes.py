@@ -59,6 +59,8 @@ MOST_SIZES, WORTH_IT = 3, 0.5
 # The top is timed ASSIGNMENTS times on the CPU in new memory. ln(seconds) then scatters by ASSIGNMENT.
 # Narrowing ln(gain) is worth GAIN_WEIGHT times as much as narrowing ln(break-even).
 ASSIGNMENTS, ASSIGNMENT, GAIN_WEIGHT = 3, 0.3, 0.3
+# So is a break-even of the fastest code of a user's function, besides that of the function as it is written.
+SECOND_WEIGHT = 0.3
 # How often the top is measured again at most if its winner is not clear.
 MOST_TOPS = 6
 # Value of measuring a doubtful case again: that of a break-even that is open over a factor of ten.
@@ -82,6 +84,7 @@ USUAL, WHOLE = Goal(2.25, 14, 0.05, Purpose(blocks=2)), Goal(1.1, 40, 0.005, Pur
 class Unsharp(NamedTuple):
     """A break-even whose interval is still too wide."""
 
+    race: Race  # the curves that it is derived from
     cell: Cell  # the device and the regime
     threshold: curves.Threshold  # the break-even with its interval, from the curves
     low: float  # lower end of its interval, as ln(n)
@@ -91,6 +94,7 @@ class Unsharp(NamedTuple):
     # ln(n) of the timed sizes of the side with wide curves; if both are wide, of the one with fewer sizes
     sizes: tuple[float, ...]
     share: float  # the share of the interval's variance that more sizes can remove
+    weight: float  # how much narrowing it is worth
     around: int = 0  # the number of sizes in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
@@ -101,8 +105,8 @@ class Unsharp(NamedTuple):
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
         """Return by how much a measurement at x = ln(n) is expected to decrease ln(high / low) of the
-        break-even. `tops` is how often the largest size of the ladder was measured again, or None at any other
-        size."""
+        break-even, times its weight. `tops` is how often the largest size of the ladder was measured again, or
+        None at any other size."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)  # 1 where the faster side is not clear at all
@@ -114,7 +118,8 @@ class Unsharp(NamedTuple):
             part = (x - below) / (above - below)
             split = min(above - below, width) / 2 * 4 * part * (1 - part) * self.share
         # It divides the gap between two measured sizes, or adds one more ratio near the break-even.
-        return unknown * max(split, width * (1 - math.sqrt(1 - self.share / (count + 1))))
+        narrower = max(split, width * (1 - math.sqrt(1 - self.share / (count + 1))))
+        return self.weight * unknown * narrower
 
 
 class Wish(NamedTuple):
@@ -184,7 +189,7 @@ class Passes:
         self._costs = CostModel(self.points, constraints)
         self._every = [Rungs(item, constraints) for item in series]  # also those of which memory holds no size
         self._ladders = {rungs.series.key: rungs for rungs in self._every if rungs.sizes}
-        self._races: dict[str, Race] = {}
+        self._races: dict[str, list[Race]] = {}
         self._wishes: dict[str, list[Wish]] = {}
         self._halved: dict[str, RunWarning] = {}
         self._names = own_names(item.op.name for item in series)
@@ -401,9 +406,9 @@ class Passes:
         worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
         if not worths:
             return None
-        key = (n, *(item.cell for item, _ in worths))
+        key = (n, *((item.cell, item.weight) for item, _ in worths))
         if key not in cache:  # whatever the value, which changes from call to call
-            names = _contenders(self._race(rungs.series), [item for item, _ in worths], x)
+            names = set[Slot]().union(*(_contenders(item, x) for item, _ in worths))
             cache[key] = self._worth(rungs, {n: names})
         return cache[key]._replace(value=math.fsum(worth for _, worth in worths))
 
@@ -432,24 +437,28 @@ class Passes:
             sizes.add(top)
         return sorted(sizes)
 
-    def _race(self, series: Series) -> Race:
+    def _races_of(self, series: Series) -> list[Race]:
+        """Return the curves of an op by side. Those of a user's function come first as it is written, then with all
+        code, if there is more."""
         if series.key not in self._races:
             fitted = self.points.fit(series)
-            if series.op.group == FUNCTIONS:
-                fitted = _keep_own_code(fitted, self._cpu)
-            sides = group_by(fitted, lambda name: None if name[0] in self._cpu else (name[0], name[2]))
-            self._races[series.key] = {
-                cell: Contenders({name: fitted[name] for name in names}) for cell, names in sides.items()
-            }
+            written = _keep_own_code(fitted, self._cpu) if series.op.group == FUNCTIONS else fitted
+            self._races[series.key] = [
+                self._sides(chosen) for chosen in (written, fitted)[: 1 + (len(written) < len(fitted))]
+            ]
         return self._races[series.key]
 
+    def _sides(self, fitted: Mapping[Slot, curves.TimeCurve]) -> Race:
+        sides = group_by(fitted, lambda name: None if name[0] in self._cpu else (name[0], name[2]))
+        return {cell: Contenders({name: fitted[name] for name in names}) for cell, names in sides.items()}
+
     def _open(self, series: Series) -> list[Unsharp]:
-        """Return the break-evens of an op whose intervals are still too wide, one for each GPU and regime."""
-        rows, race = self.points.rows(series), self._race(series)
-        cpu = race.get(None, NOBODY)
+        """Return the break-evens of an op whose intervals are still too wide, one for each GPU, regime and race."""
+        rows = self.points.rows(series)
         opens = []
-        for cell in cells(rows, self._cpu, self._software):
-            own = race.get(cell, NOBODY)
+        weighed = zip(self._races_of(series), (1.0, SECOND_WEIGHT), strict=False)
+        for (race, weight), cell in itertools.product(weighed, cells(rows, self._cpu, self._software)):
+            own, cpu = race.get(cell, NOBODY), race.get(None, NOBODY)
             threshold = curves.compare(own, cpu, COARSE)
             if threshold is None or threshold.state in ("always", "never"):
                 continue
@@ -467,8 +476,8 @@ class Passes:
             sizes = [math.log(n) for n in min(timed, key=len)]
             opens.append(
                 Unsharp(
-                    cell, threshold, low, high, cpu=base >= QUIET * total, gpu=case >= QUIET * total, sizes=(),
-                    share=total / (total + offsets),
+                    race, cell, threshold, low, high, cpu=base >= QUIET * total, gpu=case >= QUIET * total, sizes=(),
+                    share=total / (total + offsets), weight=weight,
                 ).with_sizes(*sizes)
             )  # fmt: skip
         return opens
@@ -493,7 +502,7 @@ class Passes:
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
-        rows, race = self.points.rows(series), self._race(series)
+        rows, race = self.points.rows(series), self._races_of(series)[0]
         opens = self._open(series)
         beyond = max([rungs.middle, *(2 * item.threshold.n for item in opens if item.threshold.state == "at")])
         step = max(1, series.ladder.granule)
@@ -553,10 +562,10 @@ def _keep_own_code(
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 
 
-def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders that compete at x = ln(n) on the sides with uncertain curves."""
-    sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
-    return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
+def _contenders(item: Unsharp, x: float) -> set[Slot]:
+    """Return the contenders that compete at x = ln(n) on the sides of a break-even whose curves are uncertain."""
+    sides = [side for side, uncertain in ((None, item.cpu), (item.cell, item.gpu)) if uncertain]
+    return set[Slot]().union(*(item.race.get(side, NOBODY).competing(x) for side in sides))
 
 
 def _variance(side: curves.Side, x: float) -> float:

@@ -17,6 +17,7 @@ from gpubench.measure.protocol import PeakRequest
 from gpubench.result.case import (
     ASSIGNED_REGIMES,
     DEVICE_GROUP,
+    FUNCTIONS,
     IMPLEMENTATIONS,
     REGIMES,
     RESIDENT,
@@ -96,11 +97,12 @@ class Workload(msgspec.Struct, frozen=True):
 
     def outdone(self, case: Case) -> bool:
         """Return whether a tuned case stands beside this library case, on the same device and in the same
-        regime. If so, the library case does not affect a break-even."""
-        if case.implementation == "tuned" or case.variant is not None:
-            return False
+        regime. If so, the library case does not affect a break-even, except that of a user's function."""
+        counts = case.implementation == "tuned" or case.variant is not None or case.group == FUNCTIONS
         place = ("tuned", case.device_id, case.regime_id)
-        return any((other.implementation, other.device_id, other.regime_id) == place for other in self.cases)
+        return not counts and any(
+            (other.implementation, other.device_id, other.regime_id) == place for other in self.cases
+        )
 
 
 class Series(msgspec.Struct, frozen=True):

@@ -87,11 +87,19 @@ def done(number, cases, size=None):
     return CaseDone(measured(case, 1e-3), cases, 0, 1e-3, None, None)
 
 
+def failed(number, detail):
+    case = done(number, 2).outcome.case
+    return CaseDone(Failure(id=case.id, case=case, reason="error", detail=detail), 2, 0, None, None, None)
+
+
 @pytest.mark.parametrize(("events", "searches", "every_s", "heads"), [
     # A case that a search sharpens counts once, and nobody knows how many there will be.
     ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 4))], True, 0, ["[  1", "[  2", "[  2"]),
     ([done(1, 2), done(2, 4)], True, 5, ["[  1"]),
     ([done(1, 2), done(2, 4)], False, 5, ["[  1/2", "[  2/4"]),
+    # A search says each reason once.
+    ([failed(1, "a"), failed(2, "a"), failed(3, "b")], True, 5, ["[  1", "[  3"]),
+    ([failed(1, "a"), failed(2, "a")], False, 5, ["[  1/2", "[  2/2"]),
 ])  # fmt: skip
 def test_lines_of_a_pipe(monkeypatch, events, searches, every_s, heads):
     monkeypatch.setattr(progress, "SEARCH_EVERY_S", every_s)

@@ -509,6 +509,16 @@ def test_larger_sizes_are_tried_while_calls_are_short(monkeypatch, first_s, call
     assert [calls.count(n) for n in tried] == times or first_s + call_s > 0.1
 
 
+@pytest.mark.parametrize(("program", "widens", "dtypes"), [
+    (lambda x: x * np.sqrt(2), True, []), (lambda x: x * math.sqrt(2), False, []), (lambda x: x * np.sqrt(2), False, ["float64"]),
+    (lambda x: x.sum() * np.sqrt(2), False, []), (lambda x: [x, x > 1], False, []), (lambda x: (x, x.astype(float)), True, []),
+])  # fmt: skip
+def test_a_function_that_makes_float64_of_float32_is_noted(program, widens, dtypes):
+    request = trial.TrialRequest(CodeSource("mine", "", ""), sizes=[64], dtypes=dtypes)
+    (described,) = trial.describe("f", UserFunction(program), request)
+    assert described.widens is widens
+
+
 def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case():
     values = [THREE, THREE > 1, scipy.sparse.eye(3), 1.5]
     function = UserFunction(lambda xp, *values: [value * 2 for value in values], inputs=lambda n: values)

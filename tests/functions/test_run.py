@@ -4,11 +4,12 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpubench.functions import declare
 from gpubench.functions.describe import CodeSource
-from gpubench.functions.loading import load_source
+from gpubench.functions.loading import bind_library, load_source
 from gpubench.functions.trial import TrialRequest, describe
 from tests.forking import is_alive
 
@@ -54,7 +55,7 @@ from scipy.special import erf
 @gpubench.function
 def twice(x): return np.add(x, x)
 def centred(x, *, times=2): return times * x - twice(np.mean(x))
-def ratio(x, lib=np): return lib.abs(centred(x)) / norm(np.arange(4, dtype=x.dtype))
+def ratio(x, lib=np): return np.sqrt(4) * lib.abs(centred(x)) / norm(np.arange(4, dtype=x.dtype))
 def falling(x): return 2 * exp(-x) + erf(x) - scipy.special.erf(2 * x)
 def spread(x): return x / x.std()
 def made(lib):
@@ -115,6 +116,7 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
         "they were not named"
     )
     assert "measured as written: pairwise (takes other inputs" in said(report, "not-compiled")
+    assert said(report, "widens").startswith("ratio: the results are float64")
     details = {case["id"].split("/")[0].rpartition(".")[2]: case["detail"]
                for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
     assert (details["width"], details["recorded"], details["layer"]) == ("torch has no ptp", None, None)
@@ -128,6 +130,25 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     assert details["spread"].startswith("PyTorch means another result by this text of NumPy")
     assert "does not require grad" in details["plain"]
     assert details["plain"].endswith("say gradients=True")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", [
+    "x * np.sqrt(2) + np.log(np.pi)", "np.maximum(x, 0) ** np.maximum(1, 2)", "np.power(2, x)", "np.mod(x, 0.3)",
+    "np.fabs(np.rint(4 * x)) + np.round(x, 2)", "np.cumsum(m)", "np.cumsum(m, axis=1)", "np.cumprod(x, 0)",
+    "np.std(x, ddof=1) + np.var(m, axis=0)", "np.median(x) - np.percentile(m, 90, axis=1)", "np.transpose(m)",
+    "np.transpose(m[None], (1, 0, 2))", "np.squeeze(m[:, None])", "np.squeeze(m[None], 0)",
+    "np.shape(m)[1] * np.ndim(x) * x / np.size(m)", "np.array([1.0, 2.0], dtype=x.dtype) * m[:, :2]",
+    "np.copy(x).astype(np.float64) + x.copy().astype('float32')", "np.ascontiguousarray(m.T) > (x * 9).astype(int)[0]",
+])  # fmt: skip
+def test_names_of_numpy_mean_the_same_to_pytorch(text):
+    import torch
+
+    rng = np.random.default_rng(3)
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in (64, (6, 5))]
+    program = eval(f"lambda x, m: {text}", {"np": np})
+    got = bind_library(declare.UserFunction(program), torch)(*map(torch.from_numpy, inputs))
+    np.testing.assert_allclose(np.asarray(got), program(*inputs), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.torch

@@ -196,7 +196,7 @@ def make_screen(
         *left_out_functions(run, _short_command(options) if alone else ""),
         *raising_functions(run),
         *_splits(analysis, _short_command(options)),
-        *(printable(f"{item.message}.") for item in run.warnings if item.code == "listed-twice"),
+        *(printable(f"{item.message}.") for item in run.warnings if item.code in ("listed-twice", "widens")),
         *part.needed,
     ]
     rest = [(MORE, f"--full adds {', '.join(more)}.")] if more else []

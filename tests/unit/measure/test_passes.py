@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpubench import kernels
+from gpubench import curves, kernels
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
 from gpubench.measure.points import LAUNCHES, REFERENCE_LAUNCHES, CostModel, Pace
+from gpubench.result.case import FUNCTIONS
 from tests.examples import examples
 from tests.unit.measure.builders import block, case, measured
 from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s
@@ -190,6 +191,28 @@ def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them_and_the_sear
     simulation = Simulation(["add"], keep=lambda case: keeps(case.params["n"]), noise=(0.03, 0.03)).run()
     assert all(keeps(n) for n in simulation.sizes("add"))
     assert (simulation.now < 5, simulation.threshold("add").state) == (True, "at")
+
+
+class OwnFunction(Simulation):
+    """A user's function, whose compiled code is four times as fast on the CPU: it crosses at six times the size."""
+
+    def __init__(self, op):
+        super().__init__([op], implementations=("library", "tuned"))
+        self.series = [Series(replace(kernels.load(op), group=FUNCTIONS), "float32")]
+        self.resume()
+
+    def seconds(self, case):
+        return super().seconds(case) / (4 if (case.device_id, case.implementation) == (CPU, "tuned") else 1)
+
+
+@pytest.mark.parametrize(("code", "factor"), [({"library"}, 1), ({"library", "tuned"}, 6)])
+def test_a_users_function_has_the_break_evens_as_it_is_written_and_of_its_fastest_code(code, factor):
+    simulation = OwnFunction("add").run()
+    sides = {CPU: [], GPU: []}
+    for (device, implementation, _), curve in simulation.passes.points.fit(simulation.series[0]).items():
+        sides[device] += [curve] if implementation in code else []
+    found = curves.compare(sides[GPU], sides[CPU])
+    assert found.low <= factor * CROSSINGS["add"] <= found.high <= 2.25 * found.low
 
 
 @pytest.mark.parametrize("implementations", [("library",), ("library", "tuned")])
