@@ -17,7 +17,6 @@ from gpubench.measure.protocol import PeakRequest
 from gpubench.result.case import (
     ASSIGNED_REGIMES,
     DEVICE_GROUP,
-    FUNCTIONS,
     IMPLEMENTATIONS,
     REGIMES,
     RESIDENT,
@@ -94,15 +93,6 @@ class Workload(msgspec.Struct, frozen=True):
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
             return True
         return all(x.regime != "transfer-always" for x in self.cases if x.device_id == case.device_id)
-
-    def outdone(self, case: Case) -> bool:
-        """Return whether a tuned case stands beside this library case, on the same device and in the same
-        regime. If so, the library case does not affect a break-even, except that of a user's function."""
-        counts = case.implementation == "tuned" or case.variant is not None or case.group == FUNCTIONS
-        place = ("tuned", case.device_id, case.regime_id)
-        return not counts and any(
-            (other.implementation, other.device_id, other.regime_id) == place for other in self.cases
-        )
 
 
 class Series(msgspec.Struct, frozen=True):

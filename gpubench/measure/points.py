@@ -18,7 +18,7 @@ from gpubench import curves
 from gpubench.base import group_by
 from gpubench.curves import stats
 from gpubench.measure.plan import SLOW_BYTES, Constraints, Series, Step, Workload, workload
-from gpubench.result.case import DEVICE_GROUP, RESIDENT, Case, calls_behind, copies
+from gpubench.result.case import DEVICE_GROUP, FUNCTIONS, RESIDENT, Case, calls_behind, copies
 from gpubench.result.run import Block, DeviceKind, Measurement, Outcome
 
 
@@ -113,13 +113,22 @@ class Rungs:
             return n in (low, self.middle, self.top)
         if case.device_id in self._cpu:
             best = next(name for name in self._cpu if any(other.device_id == name for other in item.cases))
-            beside = item.outdone(case) or case.device_id != best
+            beside = _outdone(case, item) or case.device_id != best
             return not beside or n in (second, self.middle, self.top)
-        if item.outdone(case):
+        if _outdone(case, item):
             return n == self.top and case.regime.startswith(RESIDENT)
         return n in (low, self._begin, self.middle, self.top) or (
             n == third and case.regime != "transfer-always"
         )
+
+
+def _outdone(case: Case, item: Workload) -> bool:
+    """Tell whether a tuned case stands beside this library case, on the same device and in the same regime. If so,
+    the library case does not affect a break-even, except that of a user's function."""
+    if case.implementation == "tuned" or case.variant is not None or case.group == FUNCTIONS:
+        return False
+    place = ("tuned", case.device_id, case.regime_id)
+    return any((other.implementation, other.device_id, other.regime_id) == place for other in item.cases)
 
 
 # ---------------------------------------------------------------- the times so far
