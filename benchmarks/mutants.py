@@ -599,6 +599,25 @@ def _words(path: str) -> set[str]:
     return set(re.split(r"[/_.]", path)) - {"gpubench", "tests", "test", "py", ""}
 
 
+# Start-up code of each process. Workers that SIGTERM ends take its default action back, without coverage's.
+_SAVES = """
+import os, signal, sys
+
+counted = "coverage" in sys.modules and sys.modules["coverage"].Coverage.current()
+usual, ending = signal.signal, (signal.SIGTERM, signal.SIG_DFL)
+
+
+def leave(number, _):
+    counted.save()
+    usual(*ending)
+    os.kill(os.getpid(), number)
+
+
+if counted:
+    signal.signal = lambda number, to: usual(number, leave if (number, to) == ending else to)
+"""
+
+
 def make_survey(jobs: int) -> None:
     """Run the whole suite in a copy of the tree, with each process counted, and keep which tests run which lines."""
     import coverage
@@ -626,7 +645,9 @@ def make_survey(jobs: int) -> None:
             "--hypothesis-profile=check",
             *LEFT_OUT,
         ]
-        env = os.environ | {"PYTHONPATH": str(copy), "CI": "true", "COVERAGE_PROCESS_START": str(rules)}
+        Path(folder, "sitecustomize.py").write_text(_SAVES, encoding="utf-8")
+        paths = os.pathsep.join((str(copy), folder))
+        env = os.environ | {"PYTHONPATH": paths, "CI": "true", "COVERAGE_PROCESS_START": str(rules)}
         subprocess.run(command, cwd=copy, env=env, check=False)
         counted = coverage.Coverage(config_file=str(rules))
         counted.combine()

@@ -2,14 +2,18 @@
 
 import json
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from gpubench import backends, kernels
 from gpubench.analysis.analyse import analyse
+from gpubench.backends.contract import HostCall
+from gpubench.backends.shared.host import clock_calls
 from gpubench.measure.case_run import BLOCK_SAMPLES
 from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.timer import TOO_SHORT
@@ -197,3 +201,67 @@ def test_where_copies_and_kernels_overlap_the_steps_of_the_call_still_add_up(row
     assert abs(row.time_breakdown.residual_share) < 0.01
     assert "transfer-mismatch" not in row.findings
     assert row.time_breakdown.first_result_s is not None
+
+
+# ---------------------------------------------------------------------- the script itself, in microseconds by the host's clock
+
+VARIABLES = {"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_SLOWER": "1.5", "GPUBENCH_FAKE_SLOW": "gpu0=3 gpu1=2", "GPUBENCH_FAKE_HEAT": "gpu1=0.0001"}  # fmt: skip
+SCRIPT = {
+    ("cpu", "matmul", 512): "0.9 100.9 28.97 1010 0.001 0.001 336.5 0.001 14.49 0.001 0.1 0.001 336.5 28.97 1 4 1 1 4 1 354.5 336.5 0.001 336.5 0.001 20 356.5 0.001",
+    ("cpu", "add", 262144): "0.9 100.9 28.97 238.9 0.001 0.001 79.64 0.001 14.49 0.001 0.1 0.001 79.64 28.97 1 4 1 1 4 1 97.62 79.64 0.001 79.64 0.001 20 99.64 0.001",
+    ("gpu", "add", 262144): "0.9 100.9 28.97 12 13.15 18.1 4 36.02 14.49 14.49 0.1 20 11.05 28.97 1 4 1 1 4 1 25.02 14.49 0.001 4 62.92 20 4 82.92",
+    ("no-clock", "matmul", 512): "0.9 100.9 28.97 12 27.9 0.001 4 40.94 14.49 14.49 0.1 20 15.97 28.97 1 4 1 1 4 1 29.94 14.49 0.001 4 62.92 20 4 82.92",
+    ("implausible", "matmul", 512): "0.9 100.9 28.97 12 2.394 10.39 4 31.37 6.097 6.097 0.1 20 6.394 28.97 1 4 1 1 4 1 20.37 14.49 0.001 4 62.92 20 4 82.92",
+    ("overlaps", "add", 262144): "0.9 100.9 0.001 12 16.97 18.1 4 36.02 0.001 28.97 0.1 20 11.05 0.1 1 4 1 1 4 1 25.02 14.49 0.001 4 62.92 20 4 82.92",
+    ("one-queue", "add", 262144): "0.9 100.9 28.97 12 13.15 18.1 4 36.02 14.49 14.49 0.1 20 11.05 28.97 1 4 1 1 4 1 25.02 36.02 0.001 4 62.92 20 4 82.92",
+    ("unified", "matmul", 512): "0.9 100.9 28.97 12 27.9 27.93 4 40.94 14.49 14.49 0.1 20 15.97 28.97 1 4 1 1 4 1 29.94 14.49 0.001 4 11.97",
+    ("noisy", "add", 262144): "0.8765 94.21 33.86 12 10.41 18.69 4 37.1 16.46 15.44 0.09236 20 9.209 46.58 0.7644 4.304 1.018 0.8468 4.687 0.9905 31.54 11.91 0.001 4 53.28 20 4 112.5",
+    ("gpu1", "add", 262144): "0.9 101.1 36.21 12 71.3 56.87 4 62.65 18.11 18.11 0.125 20 31.68 36.21 1.25 5 1.25 1.25 5 1.25 48.9 26.43 0.001 4 78.64 25 4 103.6",
+}  # fmt: skip
+
+
+def requests(session, op, case):
+    """Calls for everything that takes time, some with other work still under way."""
+    host = np.ones(op.inputs[0].shape(case.params), np.float32)
+    x, y = (session.allocate(host.shape, "float32") for _ in "xy")
+    launch, tuned, run = session.compile(op, case, [x, y], None), session.transfers("tuned"), session.run
+    yield from (partial(session.allocate, (9,), "float32"), partial(session.allocate_fresh, (9,), "float32"))
+    yield from (
+        partial(session.upload, x, host),
+        partial(run, launch, 3),
+        session.sync,
+        partial(session.time, launch, 2),
+    )
+    yield from (partial(run, launch), partial(session.download, x, host), partial(tuned.upload, x, host))
+    yield from (
+        partial(tuned.download, x, host),
+        partial(session.free, x),
+        partial(run, session.empty_launch(), 5),
+    )
+    yield partial(session.stage_times, [(launch, x), (HostCall(session, lambda: (), ()), ())])
+    yield partial(session.both, partial(session.upload, x, host), partial(session.free, x))
+    streams = [session.stream() for _ in range(2)]
+    for stream in streams:
+        yield from (
+            partial(stream.upload, y, host),
+            partial(stream.run, launch),
+            partial(stream.download, y, host),
+        )
+    yield from (stream.wait for stream in streams)
+    for memory in ("mapped", "managed")[: 1 + (not session.device.unified)]:
+        within = session.in_place(memory)
+        yield from (
+            partial(within.upload, y, host),
+            partial(run, within.compile(op, case, [x, y], None)),
+            session.sync,
+        )
+
+
+@pytest.mark.parametrize(("word", "name", "n"), SCRIPT)
+def test_what_a_device_is_asked_for_takes_the_time_of_the_script(monkeypatch, word, name, n):
+    for variable, value in VARIABLES.items() if word == "gpu1" else ():
+        monkeypatch.setenv(variable, value)
+    session, op = backends.load("fake").open(f"fake:{word}"), kernels.load(name)
+    case = Case(name, op.group, {"n": n}, "float32", "library", "resident", f"fake:{word}")
+    took_s = clock_calls(session, list(requests(session, op, case)))
+    assert " ".join(f"{seconds * 1e6:.4g}" for seconds in took_s) == SCRIPT[word, name, n]

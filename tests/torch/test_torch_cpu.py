@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from unittest.mock import MagicMock, call
 
 import msgspec
@@ -12,11 +13,13 @@ from gpubench import backends, kernels
 from gpubench.backends import torch as torch_backend
 from gpubench.backends.shared.host import host_dtype
 from gpubench.backends.shared.reference import sentinel_of
-from gpubench.base.errors import Unsupported
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import conformance
 from gpubench.result.case import DTYPES, Case
-from gpubench.result.run import Device
+from gpubench.result.run import Device, DeviceClock
+from tests.in_place import verify_in_place
+from tests.raising import raised
 
 pytestmark = pytest.mark.torch
 
@@ -90,6 +93,10 @@ def test_an_expression_that_pytorch_does_not_know_is_refused(session, expr, why)
     op = msgspec.structs.replace(OPS["add"], name=why, library={}, expr=expr)
     refusal = session.supports(op, case(op))
     assert (refusal.reason, why in refusal.detail) == ("no-implementation", True), refusal.detail
+    full = msgspec.structs.replace(
+        op, name=f"full {why}", expr=MagicMock(side_effect=RuntimeError("out of memory"))
+    )
+    raised(DeviceOutOfMemory, session.supports, full, case(full))
 
 
 def test_a_gpu_is_driven_by_its_own_module_of_pytorch(monkeypatch) -> None:
@@ -97,11 +104,15 @@ def test_a_gpu_is_driven_by_its_own_module_of_pytorch(monkeypatch) -> None:
 
     driver, place = MagicMock(), torch.device("cuda:0")
     monkeypatch.setattr(torch, "cuda", driver)
-    device = Device(id="torch:cuda:0", backend="torch", kind="gpu", name="a GPU", api="cuda")
+    clock = DeviceClock(kind="event", step_s=5e-7)
+    device = Device(id="torch:cuda:0", backend="torch", kind="gpu", name="a GPU", api="cuda", clock=clock)
     session = torch_backend.TorchSession(device, None)
-    driver.reset_mock()
     array, found = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     buffer = session.view(np.zeros(8, np.float32))
+    session.allocate = lambda shape, dtype: buffer
+    driver.Event().elapsed_time.return_value = 2.5
+    assert session.time(torch_backend.TorchLaunch(lambda: None), 3) == 2.5e-3
+    driver.reset_mock()
     session.enter()
     session.sync()
     stream = session.stream()
@@ -123,6 +134,26 @@ def test_a_gpu_is_driven_by_its_own_module_of_pytorch(monkeypatch) -> None:
         session.compile(op, msgspec.structs.replace(case(op), variant="tf32"), [buffer, buffer], buffer)
     )
     assert (seen, flag.allow_tf32) == ([True], False)
+
+
+def test_page_locked_memory_is_computed_in_where_it_lies(monkeypatch, tmp_path) -> None:
+    """A build for the CPU locks no memory and has no second place for it: both are acted."""
+    import torch
+
+    empty = torch.empty
+    monkeypatch.setattr(torch, "cuda", MagicMock(get_device_capability=lambda place: (8, 0)))
+    monkeypatch.setattr(torch, "empty", lambda size, *, dtype, **place: empty(size, dtype=dtype))
+    device = Device(id="torch:cuda:0", backend="torch", kind="gpu", name="a GPU", api="cuda")
+    session = torch_backend.TorchSession(device, None)
+
+    def as_tensor(memory, device):
+        held = SimpleNamespace(__array_interface__=memory.__cuda_array_interface__, memory=memory)
+        return torch.from_numpy(np.asarray(held))
+
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    verify_in_place(session, "mapped", "add", {"n": 64}, "library", tmp_path)
+    monkeypatch.setattr(torch, "as_tensor", lambda memory, device: as_tensor(memory, device).clone())
+    assert raised(Unsupported, session.in_place("mapped").allocate, (4,), "float32").reason == "not-in-place"
 
 
 def test_a_tensor_of_another_shape_is_neither_lent_nor_copied_nor_compared(session) -> None:
@@ -166,6 +197,4 @@ def test_a_run_takes_it_as_a_second_cpu(gpubench, tmp_path) -> None:
 
 
 def test_a_device_without_page_locked_memory_has_no_pipelines(session) -> None:
-    with pytest.raises(Unsupported) as refused:
-        session.stream()
-    assert refused.value.reason == "no-streams"
+    assert raised(Unsupported, session.stream).reason == "no-streams"

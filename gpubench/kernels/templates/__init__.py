@@ -214,7 +214,7 @@ def kernel_pass(
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
-        taken = " x ".join(str(extent) for extent in grid if extent > 1)
+        taken = " x ".join(map(str, grid))
         most = f"{MOST_BLOCKS} x {MOST_BLOCKS_ACROSS} x {MOST_BLOCKS_ACROSS}"
         raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {most} at most", reason="limit")
     return CudaPass(

@@ -148,7 +148,8 @@ class Language(NamedTuple):
 _CHOICE = {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"}
 _ACCURATE = {name: f"{name}_accurate({{0}})" for name in _WGSL_FUNCTIONS} | {"pow": "pow_accurate({0}, {1})"}
 _LANGUAGES = {
-    "wgsl": Language("{}", "let {} = {};", {"where": "select({2}, {1}, {0})", **_ACCURATE}),
+    # vectors have no && and ||
+    "wgsl": Language("{}", "let {} = {};", {"where": "select({2}, {1}, {0})", **_ACCURATE}, "&", "|"),
     "cuda": Language("real({})", "const auto {} = {};", _CHOICE),
     "python": Language("real({})", "{} = {}", _CHOICE, "and", "or"),
 }  # fmt: skip

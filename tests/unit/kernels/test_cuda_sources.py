@@ -120,7 +120,7 @@ def test_a_vector_longer_than_any_grid_is_refused(name):
 
 def test_a_refused_grid_names_the_limit_of_each_dimension():
     with pytest.raises(
-        Unsupported, match="4 x 70000 blocks; a CUDA grid has 2147483647 x 65535 x 65535 at most"
+        Unsupported, match="4 x 70000 x 1 blocks; a CUDA grid has 2147483647 x 65535 x 65535 at most"
     ):
         kernel_pass("odd", "float32", "", (4, 70_000, 1), 32, ())
 

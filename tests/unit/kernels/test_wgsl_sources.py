@@ -246,11 +246,13 @@ def test_a_vector_beyond_one_binding_takes_windows(name):
 @given(
     total=st.integers(0, 2**33), itemsize=st.one_of(st.sampled_from([2, 4, 8]), st.integers(1, 2**16)), device=limits,
 )  # fmt: skip
-@example(total=2**33, itemsize=4, device=msgspec.structs.replace(WEBGPU, max_binding_bytes=2**34))
+@example(total=2**31 - 2**14, itemsize=4, device=msgspec.structs.replace(WEBGPU, max_binding_bytes=2**34))
+@example(total=68, itemsize=4, device=msgspec.structs.replace(WEBGPU, max_binding_bytes=272))
 def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device):
     found = windows(total, itemsize, device)
     assert sum(window.count for window in found) == total
-    first = 0
+    first, whole = 0, -(-total * itemsize // 16) * 16
+    assert (len(found) == 1) == (whole <= min(device.max_binding_bytes, 2**32 - 2**16))
     for window in found:
         assert (window.first, window.first * itemsize % device.binding_alignment) == (first, 0)
         assert -(-window.count * itemsize // 16) * 16 <= min(device.max_binding_bytes, 2**32 - 2**16)

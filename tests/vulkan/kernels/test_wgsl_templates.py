@@ -33,6 +33,16 @@ def folded(join, formula, *names):
 ADD, COPY = by_element(lambda m, x, y: x + y, "x", "y"), by_element(lambda m, x: x, "x")
 SUM, DOT = folded("add", lambda m, x: x, "x"), folded("add", lambda m, x, y: x * y, "x", "y")
 MAX = folded("maximum", lambda m, x: x, "x")
+
+
+def chosen(m, x, y):
+    return m.where(((x > -0.5) & (y < 0.5)) | (x > y), m.maximum(x, y), -1)
+
+
+def logarithm(m, x, y):
+    return m.log1p(x * x) * y
+
+
 WEBGPU = {"max_workgroup_threads": 256, "max_workgroup_bytes": 16384}
 
 
@@ -78,6 +88,9 @@ def test_reductions_of_any_length(session, dtype):
         got = launch(session, DOT(n, dtype, limits), {"x": x, "y": y}, ())
         close(got, wide @ other, dtype, 4, np.abs(wide * other).sum())
         assert launch(session, MAX(n, dtype, limits), {"x": x}, ()) == x.max()
+        for formula in (chosen, logarithm)[: (n in LENGTHS) * (1 + (dtype != "float64"))]:
+            got = launch(session, folded("add", formula, "x", "y")(n, dtype, limits), {"x": x, "y": y}, ())
+            close(got, formula(np, wide, other).sum(), dtype, 64, np.abs(formula(np, wide, other)).sum())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

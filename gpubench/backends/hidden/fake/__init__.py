@@ -12,7 +12,7 @@ GPUBENCH_FAKE_GPUS=4: there are identical GPUs fake:gpu0 to fake:gpu3, which for
 GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9": the links between GPUs 0 and 1, and 1 and 2, have so many bytes/s.
 GPUBENCH_FAKE_SLOW="gpu2=1.15": this GPU takes 1.15 times as long.
 
-The device group `link-lies` delivers wrong data, and `link-hangs` never returns.
+The links of the device group `link-hangs` never return.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class FakeLinks(HostLinks):
 
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().copy(pairs, sent, got)
-        self._spend(sent[0].nbytes, got)
+        self._spend(sent[0].nbytes)
 
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().collect(name, sent, got)
         size, others = max(sent[0].nbytes, got[0].nbytes), (self.ranks - 1) / self.ranks
-        self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others), got)
+        self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others))
 
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
         arrays = [[buffer.array.copy() for buffer in own] for own in buffers]
@@ -76,14 +76,10 @@ class FakeLinks(HostLinks):
         for own, made in zip(buffers, arrays, strict=True):
             for buffer, array in zip(own, made, strict=True):
                 buffer.array = array
-        if self._word == "link-lies":
-            buffers[1][0].array += 1
 
-    def _spend(self, size: float, got: Sequence[Array]) -> None:
+    def _spend(self, size: float) -> None:
         if self._word == "link-hangs":
             sleep_for_ever()
-        if self._word == "link-lies":
-            got[1][-1] += 1
         self._now += LINK_CALL_S + size / self._rate
 
 
@@ -103,7 +99,7 @@ class FakeBackend(Backend, Observed, Joins):
     implementations: tuple[Implementation, ...] = ("library",)
     scripted_time = True
 
-    device_groups = ("link-hangs", "link-lies")  # device groups that act out a failure
+    device_groups = ("link-hangs",)  # device groups that act out a failure
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
