@@ -1,6 +1,6 @@
 """Small recorded machines, written by the tests themselves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,32 +8,21 @@ import msgspec
 import pytest
 
 from gpubench import detect
-
-Tree = Mapping[str, str | bytes | None]
+from gpubench.result.machine import Machine
+from tests.detect import golden, trees
+from tests.detect.trees import HOST, Tree
 
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Callable[[Tree], Path]:
-    """Write a tree: text, bytes, None for a folder, "-> target" for a link."""
+    """Write a tree into a folder of the test."""
+    return lambda tree, name="root": trees.plant(tmp_path / name, tree)
 
-    def write(tree: Tree, name: str = "root") -> Path:
-        root = tmp_path / name
-        root.mkdir(exist_ok=True)
-        for path, content in tree.items():
-            place = root / path.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if content is None:
-                place.mkdir(exist_ok=True)
-            elif isinstance(content, bytes):
-                place.write_bytes(content)
-            elif content.startswith("-> "):
-                place.unlink(missing_ok=True)
-                place.symlink_to(content[3:])
-            else:
-                place.write_text(content + "\n")
-        return root
 
-    return write
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """The document of HOST, with which `golden.hold` compares others."""
+    return detect.inspect(sysroot=trees.plant(tmp_path_factory.mktemp("host"), HOST))
 
 
 @pytest.fixture

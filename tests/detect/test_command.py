@@ -21,6 +21,7 @@ from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.detect.pci import name_of
 from gpubench.result import machine as documents
 from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine, MachineWarning, Provider
+from tests.detect.golden import hold
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, check, pci, under
 
 
@@ -185,6 +186,7 @@ def test_pictures(look, draw, monkeypatch, name, format):
         machine = replace(machine, gpus=[first, *machine.gpus[1:]])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     text = draw(machine, format)
+    hold(text)
     words = " ".join(text.split())
     assert [part for part in present if part not in words and part not in text] == []
     assert [part for part in absent if part in words] == []
@@ -361,7 +363,7 @@ LIVE = {
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_what_a_process_can_use(plant, monkeypatch, name):
+def test_what_a_process_can_use(plant, host, monkeypatch, name):
     tree, nodes, ended, listed, expected, lack = LIVE[name]
     monkeypatch.setattr(inspection, "node_status", lambda path: nodes.get(path, "present"))
     monkeypatch.setattr(inspection, "WSL_NODE", "/" if tree.keys() >= GUEST.keys() else "/dev/none")
@@ -373,6 +375,8 @@ def test_what_a_process_can_use(plant, monkeypatch, name):
     check(machine, expected)
     lacking = detect.lacks(machine, "cupy")
     assert (lacking is None) if lack is None else (lack in f"{lacking.reason} {lacking.hint}")
+    monkeypatch.undo()
+    hold(machine, host)
 
 
 def test_this_machine_is_described_whatever_it_is():

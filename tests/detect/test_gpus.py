@@ -14,6 +14,7 @@ from gpubench.detect import pci as names
 from gpubench.detect.facts import Root, make_fact
 from gpubench.detect.gpu import parse_visible
 from gpubench.result.machine import Api, Compute, Gpu, Partition
+from tests.detect.golden import hold
 from tests.detect.trees import DRM, GIB, HOST, KFD, amdgpu, bank, check, kfd_node, pci
 from tests.examples import CHARACTERS
 
@@ -307,9 +308,11 @@ ROWS = ON_PCI | OF_KFD | OF_INTEL | OFF_PCI | SR_IOV
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_files_of_gpus(look, plant, name):
+def test_files_of_gpus(look, host, plant, name):
     tree, expected, *listed = ROWS[name]
-    check(detect.inspect(sysroot=plant(tree), extra_records=listed[0]) if listed else look(tree), expected)
+    machine = detect.inspect(sysroot=plant(tree), extra_records=listed[0]) if listed else look(tree)
+    check(machine, expected)
+    hold(machine, host)
 
 
 # ---------------------------------------------------------------- which GPUs variables hide

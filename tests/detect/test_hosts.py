@@ -25,6 +25,7 @@ from gpubench.detect.facts import (
 from gpubench.detect.host import read_files, read_psutil
 from gpubench.result.machine import NOT_PROBED, Cpu, Memory
 from tests.detect import trees
+from tests.detect.golden import hold
 from tests.detect.trees import CPU, GIB, HOST, NODE, V2, check, cores, each_cpu, group, mountinfo, pci, under
 from tests.examples import CHARACTERS
 from tests.raising import raised
@@ -314,16 +315,20 @@ FIRMWARE = {
 
 
 @pytest.mark.parametrize("name", [*PROCESSORS, *MEMORY, *FIRMWARE])
-def test_files_of_a_host(look, name):
+def test_files_of_a_host(look, host, name):
     tree, expected = (PROCESSORS | MEMORY | FIRMWARE)[name]
-    check(look(tree), expected)
+    machine = look(tree)
+    check(machine, expected)
+    hold(machine, host)
 
 
 @pytest.mark.parametrize(("lists", "files", "kinds"), KINDS)
-def test_a_coarse_source_hides_no_finer_one(look, lists, files, kinds):
+def test_a_coarse_source_hides_no_finer_one(look, host, lists, files, kinds):
     tree = cores(len(next(iter(files.values()))), **files) | {f"/sys/devices/{name}/cpus": cpus
                                                               for name, cpus in lists.items()}  # fmt: skip
-    check(look(tree), {"cpu.kinds.*.cpus": kinds})
+    machine = look(tree)
+    check(machine, {"cpu.kinds.*.cpus": kinds})
+    hold(machine, host)
 
 
 @pytest.mark.parametrize(("tree", "packages"), PACKAGES)

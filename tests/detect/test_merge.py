@@ -16,6 +16,7 @@ from gpubench.detect import merge, picture
 from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.detect.probes import nvml
 from gpubench.result.run import Identity
+from tests.detect.golden import hold
 from tests.detect.recorded import last_answer
 from tests.detect.trees import GIB, check, pci
 from tests.examples import examples
@@ -185,7 +186,9 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_records_of_a_machine(name):
     records, expected = ROWS[name]
-    check(detect.inspect(records=records), expected)
+    machine = detect.inspect(records=records)
+    check(machine, expected)
+    hold(machine)
 
 
 def bus(*models, **more):
@@ -299,15 +302,14 @@ def test_six_enumerations_of_an_h200_are_one_gpu_whose_memory_comes_from_nvml():
                 "gpus.0.memory.usable_bytes": 150754820096 - 644939776, "gpus.0.memory.unified": False}  # fmt: skip
     machine = recorded("h200.records.json")
     check(machine, expected)
-    assert set(machine.gpus[0].apis) == {"nvml", "cuda", "wgpu:vulkan", "wgpu:gl"}
+    hold(machine)
 
 
 def test_two_cards_stay_two_and_know_their_link():
     machine = recorded("two-h200.records.json")
     first, second = machine.gpus
     assert (first.link.peers, second.link.peers) == ([second.id], [first.id])
-    assert [gpu.apis["cuda"].ordinal for gpu in machine.gpus] == [0, 1]
-    assert machine.recommendation.device_ids == [first.id, second.id]
+    hold(machine)
 
 
 # ---------------------------------------------------------------- links, from the folders of PCI and KFD and from a scripted NVML

@@ -37,6 +37,7 @@ from gpubench.result.machine import (
     Recommendation,
 )
 from gpubench.result.store import load, save
+from tests.detect.golden import hold
 from tests.detect.trees import GIB, check
 from tests.raising import raised
 from tests.unit.report.builders import CPU, GPU, HYBRID, assigned, case, measured, run_of, split
@@ -116,6 +117,7 @@ ADVICE = {
 @pytest.mark.parametrize("name", ADVICE)
 def test_what_is_recommended(name):
     check(*ADVICE[name])
+    hold(ADVICE[name][0], Recommendation())
 
 
 def evidence(splits=(), **winners):
@@ -273,6 +275,7 @@ def test_what_a_file_recommends(tmp_path, name):
     rows, machine, expected, text = ROWS[name]
     advice = advise_by_files(tmp_path, rows, **machine)
     check(advice, expected)
+    hold(advice, Recommendation())
     assert text in advice.reasons[0].text
 
 

@@ -1,5 +1,6 @@
 """Builders of the trees that tests look at, and facts of a document by their path."""
 
+from pathlib import Path
 from typing import Any
 
 from gpubench.result.machine import Fact
@@ -13,6 +14,24 @@ CPUINFO = "\n\n".join(
     for n, more in enumerate(("", " avx512f"))
 )
 V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"
+
+
+def plant(root: Path, tree: Tree) -> Path:
+    """Write a tree: text, bytes, None for a folder, "-> target" for a link."""
+    root.mkdir(exist_ok=True)
+    for path, content in tree.items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            place.mkdir(exist_ok=True)
+        elif isinstance(content, bytes):
+            place.write_bytes(content)
+        elif content.startswith("-> "):
+            place.unlink(missing_ok=True)
+            place.symlink_to(content[3:])
+        else:
+            place.write_text(content + "\n")
+    return root
 
 
 def under(folder: str, files: dict[str, Any]) -> Tree:

@@ -1,0 +1,81 @@
+"""All facts of the machines that rows of tests describe, as `machines.txt` has them: `python -m tests.golden` writes it."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench import detect
+
+FILE = Path(__file__).with_name("machines.txt")
+HEAD = "======== "
+WRITES = "TESTS_WRITE_MACHINES"
+SILENT = ("absent", "not_probed", "null", "[]", "{}", '""')
+OTHERS = ("took_s", "sysroot", "live", "providers")  # of the run, not of the machine
+
+
+def hold(document: Any, usual: Any = None) -> None:
+    """Assert that the text, or the facts of a document that are not those of `usual`, are as the file has them for the
+    present test."""
+    text = document if isinstance(document, str) else _text(document, usual or detect.inspect(records=[]))
+    name = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].rpartition(" ")[0]
+    if WRITES in os.environ:
+        with FILE.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(f"{HEAD}{name}\n{text}")
+    else:
+        assert text == _stored()[name]
+
+
+def write() -> None:
+    FILE.write_text("")
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--tb=line", str(FILE.parent)]
+    subprocess.run(command, env=os.environ | {WRITES: "1"}, cwd=Path(__file__).parents[2], check=True)
+
+
+@functools.cache
+def _stored() -> dict[str, str]:
+    parts = FILE.read_text(encoding="utf-8").split(HEAD)[1:]
+    return {name: text for name, _, text in (part.partition("\n") for part in parts)}
+
+
+def _text(document: Any, usual: Any) -> str:
+    known, own = dict(_facts(usual)), dict(_facts(document))
+    lines = [f"{path} = {stated}" for path, stated in own.items()
+             if (known[path] != stated if path in known else stated.split("  ")[0] not in SILENT)]  # fmt: skip
+    return "".join(f"{line}\n" for line in [*lines, *(f"no {path}" for path in known if path not in own)])
+
+
+def _facts(document: Any) -> Iterator[tuple[str, str]]:
+    """Yield each path with its value, and a fact with the last part of its source. Texts for people are left out."""
+    todo = [("", msgspec.to_builtins(document))]
+    while todo:
+        path, node = todo.pop()
+        if isinstance(node, dict) and {"value", "status", "source"} <= node.keys():
+            stated = node["status"] if node["value"] is None else _json(node["value"])
+            others = [f"or {_json(other['value'])}" for other in node.get("alternatives") or ()]
+            conflict = ["conflict"] * (node["status"] == "conflict")
+            yield path, "  ".join([stated, (node["source"] or "").rpartition("/")[2], *conflict, *others]).rstrip()
+        elif isinstance(node, dict) or (isinstance(node, list) and any(map(_has_facts, node))):
+            inner = node.items() if isinstance(node, dict) else enumerate(node)
+            todo += reversed([(f"{path}.{key}".strip("."), child) for key, child in inner])
+        elif not path.endswith(".text") and path.partition(".")[0] not in OTHERS:
+            yield path, _json(node)
+
+
+def _has_facts(node: Any) -> bool:
+    return isinstance(node, dict) and any(isinstance(child, dict) for child in node.values())
+
+
+def _json(node: Any) -> str:
+    """Return JSON without texts for people and what is empty."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_json, node))}]"
+    if isinstance(node, dict):
+        return f"{{{', '.join(f'{key}: {_json(child)}' for key, child in node.items() if key != 'text' and child)}}}"
+    return json.dumps(node, ensure_ascii=False)
