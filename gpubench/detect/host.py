@@ -90,7 +90,7 @@ class Files(NamedTuple):
     records: list[DeviceRecord]  # the records of devices
     gpu_folders: list[str]  # the folders that can list GPUs; if there is none, the number of GPUs is unknown
     soc: Fact[str]  # the chip whose GPU shares the CPU's memory, from `find_soc`
-    doubtful: bool = False  # whether a card may be a GPU, but no file says so
+    doubtful: bool  # whether a card may be a GPU, but no file says so
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:

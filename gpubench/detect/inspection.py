@@ -84,7 +84,7 @@ def inspect(
     live = records is None and sysroot is None
     if records is not None:
         blank = Machine()
-        files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], NOT_PROBED)
+        files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], NOT_PROBED, False)
         gathered = Gathered(files)
     elif sysroot is not None:
         root = Root(str(sysroot))

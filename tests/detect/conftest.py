@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import detect
 from gpubench.result.machine import Machine
-from tests.detect import golden, trees
+from tests.detect import trees
 from tests.detect.trees import HOST, Tree
 
 
@@ -21,7 +21,7 @@ def plant(tmp_path: Path) -> Callable[[Tree], Path]:
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """The document of HOST, with which `golden.hold` compares others."""
+    """The document of HOST, with which `hold` compares others."""
     return detect.inspect(sysroot=trees.plant(tmp_path_factory.mktemp("host"), HOST))
 
 

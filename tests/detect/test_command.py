@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,8 @@ from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.detect.pci import name_of
 from gpubench.result import machine as documents
 from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine, MachineWarning, Provider
-from tests.detect.golden import hold
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, check, pci, under
+from tests.held import hold
 
 
 @pytest.fixture
@@ -388,6 +389,20 @@ def test_this_machine_is_described_whatever_it_is():
     assert machine.providers[0].name == "files"
     assert "llvmpipe" in [renderer.name for renderer in machine.software_renderers]
     assert detect.machine_line(machine)
+    assert detect().machine.cpu.logical == machine.cpu.logical
+
+
+def test_a_node_is_present_if_this_process_may_open_it(tmp_path, monkeypatch):
+    file = tmp_path / "node"
+    file.touch()
+    states = [inspection.node_status(str(path)) for path in (file, tmp_path / "none", file / "below")]
+    monkeypatch.setattr(inspection.os, "access", lambda path, mode: mode != os.R_OK | os.W_OK)
+    assert [*states, inspection.node_status(str(file))] == [
+        "present",
+        "absent",
+        "no_permission",
+        "no_permission",
+    ]
 
 
 # ---------------------------------------------------------------- sources that are late
@@ -437,9 +452,12 @@ def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
     (None, 13000, "sm_61", ["cuda12"]), (None, 13000, "sm_72", ["cuda12"]),  # the last driver of Pascal and Volta, which CUDA 13 does not serve
     (None, 11040, "sm_52", ["cuda12", "update NVIDIA's driver"]), (None, 11040, "sm_35", [])])  # which no newer driver serves  # fmt: skip
 def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, arch, words):
-    monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
+    monkeypatch.setattr(
+        inspection.importlib.util, "find_spec", lambda name: name not in ("cupy", "numba") or None
+    )
     document, _ = machine(0, driver=driver, cuda=cuda, arch=arch)
     texts = [warning.text for warning in document.warnings if warning.refs == ["cupy"]]
+    assert ["numba"] in [warning.refs for warning in document.warnings]
     assert [word for word in ("cuda13", "cuda12", "update NVIDIA's driver") if word in "".join(texts)] == words
 
 

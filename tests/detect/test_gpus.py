@@ -14,9 +14,9 @@ from gpubench.detect import pci as names
 from gpubench.detect.facts import Root, make_fact
 from gpubench.detect.gpu import parse_visible
 from gpubench.result.machine import Api, Compute, Gpu, Partition
-from tests.detect.golden import hold
 from tests.detect.trees import DRM, GIB, HOST, KFD, amdgpu, bank, check, kfd_node, pci
 from tests.examples import CHARACTERS
+from tests.held import hold
 
 ONE, CODES = {"gpu_count": 1}, "recommendation.reasons.*.code"
 REJECTED = "recommendation.rejected.*.code"
@@ -37,7 +37,8 @@ ON_PCI = {
     **{f"an Xe card sums its tiles of 8 GiB and {second}": (
         HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": second}),
         {**ONE, KIND: "discrete", SIZE: size, "warnings": []}) for second, size in ((str(8 * GIB), 16 * GIB), ("8G", "invalid"), (str(1 << 60), "invalid"))},
-    "i915 in the folder of cards": (HOST | pci(*I915) | CARD1 | {f"{DRM}/card1/lmem_total_bytes": str(16 * GIB)}, {**ONE, SIZE: 16 * GIB}),
+    "i915 in the folder of cards": (HOST | pci(*I915) | CARD1 | {f"{DRM}/card1/lmem_total_bytes": str(16 * GIB), f"{DRM}/card1-DP-1/status": "disconnected", f"{DRM}/card1-DP-2/status": "connected"},
+        {**ONE, SIZE: 16 * GIB, "gpus.0.display_attached": True}),
     "i915 below the device": (HOST | pci(*I915, drm__card1__lmem_total_bytes=str(16 * GIB)), {**ONE, SIZE: 16 * GIB}),
     "mainline i915 tells no size": (HOST | pci(*I915), {**ONE, SIZE: "absent", CODES: ["VRAM_UNKNOWN"]}),
     "an APU has two views of one RAM": (
@@ -121,6 +122,11 @@ ON_PCI = {
     **{f"a card that the driver leaves out: {key}": (
         HOST | pci(VBIOS, "10de", "2684", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"{key}:\t Yes"},
         {"gpus.0.why_not": ["EXCLUDED"], "gpus.0.usable.source": "/proc/driver/nvidia/gpus/*/information"}) for key in ("GPU Excluded", "Blacklisted")},
+    **{f"ids by the modalias in {name}": (
+        HOST | {f"/sys/bus/pci/devices/{VBIOS}/{name}": f"{key}pci:v000010DEd00002684svFFFFFFFFsd000016F3bc03sc02i00"},
+        {**ONE, "gpus.0.vendor_id": "10de", "gpus.0.device_id": "2684", "gpus.0.pci_class": "0302", "gpus.0.subvendor_id": "absent", "gpus.0.subdevice_id": "16f3"})
+       for name, key in (("modalias", ""), ("uevent", "MODALIAS="))},
+    "a PCI card whose address cannot be read": (HOST | {f"{DRM}/card0/device/uevent": "DRIVER=i915", f"{DRM}/card0/device/vendor": "0x8086"}, {**ONE, "gpus.0.vendor": "intel"}),
     "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
     "WSL alone": (HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"), {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
     "WSL with NVML": (
@@ -186,6 +192,9 @@ OF_KFD = {
     "a spoiled node is still a GPU": (
         kfd_node(1, unique_id=77) | {f"{KFD}/2/gpu_id": "9028", f"{KFD}/2/properties": "?"} | bank(2, 16 * GIB),
         {"gpu_count": 2, "gpus.*.vendor": ["amd", "amd"], "gpus.1.compute.units": "invalid", "gpus.1.memory.dedicated_bytes": 16 * GIB}),
+    "a spoiled partition between two of one GPU": (
+        {path: text for n in (1, 2, 3) for path, text in (kfd_node(n, unique_id=77, location_id=0x0500 + n - 1) | bank(n, 24 * GIB)).items()}
+        | {f"{KFD}/2/properties": "?", f"{KFD}/2/gpu_id": "9028"}, {**ONE, "gpus.0.compute.units": "invalid", SIZE: 72 * GIB}),
     **{f"partition {spoiled} of four is spoiled": (
         PARTITIONS | {f"{KFD}/{spoiled}/properties": "?", f"{KFD}/{spoiled}/gpu_id": "9028"},
         {"gpus.*.compute.units": ["invalid", 76] if spoiled < 3 else [76, "invalid"], "gpus.*.memory.dedicated_bytes": [48 * GIB] * 2,
@@ -371,6 +380,11 @@ def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
     for text, verdicts in ((f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0", [CUDA, SHOWN]), (MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
                            (f"{MIG},{MIG}", [CUDA, CUDA])):  # fmt: skip
         assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts
+    whole, cut = gpus("amd", "aa")
+    cut = msgspec.structs.replace(
+        cut, compute=Compute(partitions=[Partition(id="kfd:0"), Partition(id="kfd:1")])
+    )
+    assert hidden([whole, cut], ROCR_VISIBLE_DEVICES="1") == [SHOWN, SHOWN], "the number is that of a partition"
     asleep = msgspec.structs.replace(first, uuid=make_fact(None, "t"))
     assert hidden([asleep], CUDA_VISIBLE_DEVICES=UUIDS[0]) == [UNKNOWN]
 

@@ -1,15 +1,17 @@
 """A row a machine: files of its processors, memory, control groups and firmware in, facts out."""
 
 import contextlib
+import errno
 import os
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import cpu, proc
+from gpubench.detect import cpu, facts, host, proc
 from gpubench.detect.facts import (
     ABSENT,
     Root,
@@ -25,9 +27,9 @@ from gpubench.detect.facts import (
 from gpubench.detect.host import read_files, read_psutil
 from gpubench.result.machine import NOT_PROBED, Cpu, Memory
 from tests.detect import trees
-from tests.detect.golden import hold
 from tests.detect.trees import CPU, GIB, HOST, NODE, V2, check, cores, each_cpu, group, mountinfo, pci, under
 from tests.examples import CHARACTERS
+from tests.held import hold
 from tests.raising import raised
 
 UNLIMITED = {"memory.limit_bytes": "absent", "memory.usable_bytes": 6 * GIB}
@@ -69,6 +71,7 @@ PROCESSORS = {
             for name, text in (("thread_siblings_list", f"{first}-{first + 7}"), ("physical_package_id", str(node)))}},
         {"cpu.cores": 2, "cpu.logical": 16, "cpu.packages": 2, "platform.arch": "ppc64le", "cpu.vendor": "IBM",
          "numa.ids": [0, 8, 250], "numa.nodes.*.id": [0, 8, 250], "numa.nodes.*.kind": ["dram", "dram", "absent"]}),
+    "a spoiled /proc/cpuinfo": (cores(2) | {"/proc/cpuinfo": "junk"}, {"cpu.cores": 2, "cpu.smt": "invalid", "platform.hypervisor": "invalid"}),
     "SME of x86 is no matrix unit": (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
     "a file of 5 MiB": (
         HOST | {"/proc/cpuinfo": "\n\n".join(f"processor : {n}\nflags : {'x' * 2500} lm avx fma" for n in range(2000)), f"{CPU}/online": "0-1999"}, {"cpu.isa": ["avx", "fma"]}),
@@ -160,6 +163,7 @@ MEMORY = {
         {"memory.gpu_numa_bytes": GIB, "gpus.*.memory.dedicated_bytes": [GIB, "not_probed"], "gpus.1.memory.numa_node": told})
        for node, status, told in ((254, "offline", "absent"), (-1, "offline", "absent"), (255, "online", 255))},
     "a GPU of 1 EiB": (HOST | {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": f"Node: -1\nSize: {1 << 60:x}"}, {"gpus.0.memory.dedicated_bytes": "invalid"}),
+    "a group that leaves as much as the host has": (HOST | group("0::/", V2, {"memory.max": 6 * GIB}), {"memory.usable_bytes": 6 * GIB, "memory.limited_by": "host"}),
     "a machine without memory is none": (HOST | {"/proc/meminfo": "MemTotal: 0 kB"}, {"memory.total_bytes": "invalid"}),
     "a host's MemAvailable beside a container's MemTotal": (HOST | {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 10 kB"}, {"memory.usable_bytes": 9 << 10}),
     "a folder in place of a file": ({**HOST, "/proc/meminfo": None}, {"memory.total_bytes": "invalid"}),
@@ -336,17 +340,44 @@ def test_clusters_of_cores_are_no_packages(look, tree, packages):
     check(look(tree), {"cpu.packages": packages})
 
 
-@pytest.mark.parametrize(("allowed", "usable", "bound"), [
-    (ABSENT, 8, "online"), (range(0), 8, "online"), (range(8), 8, "online"), (range(2), 2, "affinity")])  # fmt: skip
-def test_where_no_file_tells_psutil_says_what_bounds_the_cpus(monkeypatch, allowed, usable, bound):
+@pytest.mark.parametrize(("allowed", "usable", "bound", "mhz", "hertz", "cores", "smt"), [
+    (ABSENT, 8, "online", None, "unsupported", 4, "on"), (range(0), 8, "online", 100, 10**8, 8, "off"), (range(8), 8, "online", 99, "absent", None, "absent"),
+    (range(2), 2, "affinity", 100_000, 10**11, 4, "on"), (ABSENT, 8, "online", 100_001, "absent", 4, "on"), (ABSENT, 8, "online", "?", "absent", 4, "on")])  # fmt: skip
+def test_where_no_file_tells_psutil_does(monkeypatch, allowed, usable, bound, mhz, hertz, cores, smt):
     memory = SimpleNamespace(total=8 * GIB, available=4 * GIB)
-    psutil = SimpleNamespace(virtual_memory=lambda: memory, cpu_count=lambda logical=True: 8 if logical else 4)
+    psutil = SimpleNamespace(
+        virtual_memory=lambda: memory, cpu_count=lambda logical=True: 8 if logical else cores
+    )
+    if mhz is not None:
+        psutil.cpu_freq, psutil.swap_memory = (
+            lambda: SimpleNamespace(current=mhz, max=mhz),
+            lambda: SimpleNamespace(total=GIB),
+        )
     monkeypatch.setitem(sys.modules, "psutil", psutil)
     affinity = allowed if allowed is ABSENT else make_fact(frozenset(allowed), "os")
     cpu, ram = read_psutil(Cpu(), Memory(), affinity)
-    check(cpu, {"available": usable, "limited_by": bound, "logical": 8, "cores": 4, "smt": "on",
-                "now_hz": "unsupported"})  # fmt: skip
-    check(ram, {"total_bytes": 8 * GIB, "usable_bytes": 4 * GIB, "swap_total_bytes": "unsupported"})
+    check(cpu, {"available": usable, "limited_by": bound, "logical": 8, "cores": cores or "absent", "smt": smt, "now_hz": hertz, "max_hz": hertz,
+                "online_cpus": "0-7"})  # fmt: skip
+    check(ram, {"total_bytes": 8 * GIB, "os_total_bytes": 8 * GIB, "usable_bytes": 4 * GIB, "available_bytes": 4 * GIB, "limited_by": "host",
+                "swap_total_bytes": GIB if mhz else "unsupported"})  # fmt: skip
+
+
+@pytest.mark.parametrize(("platform", "tree", "source", "affinity"), [
+    ("linux", {}, None, "not_probed"), ("darwin", {}, "psutil", "unsupported"), ("win32", {}, "psutil", "not_probed"), ("darwin", HOST, "/proc/meminfo", "unsupported")])  # fmt: skip
+def test_psutil_is_asked_where_no_file_tells_off_linux(plant, monkeypatch, platform, tree, source, affinity):
+    monkeypatch.setattr(host.sys, "platform", platform)
+    monkeypatch.setattr(host, "allowed_cpus", lambda: None)
+    psutil = SimpleNamespace(
+        virtual_memory=lambda: SimpleNamespace(total=GIB, available=1), cpu_count=lambda logical=True: 8
+    )
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    root = Root(str(plant({"/proc/nothing": "", **tree} | pci("0000:03:00.0", "8086", "e20b", "xe"))))
+    monkeypatch.setattr(host, "Root", lambda: root)
+    machine = host.this_host.__wrapped__()
+    assert (machine.memory.total_bytes.source if machine.memory.total_bytes.value else None) == source
+    assert (machine.cpu.affinity.status, [gpu.usable.value for gpu in machine.gpus]) == (affinity, [None])
+    del psutil.cpu_count
+    assert host.this_host.__wrapped__().cpu.logical.source != "psutil", "it is broken"
 
 
 # Keys of /proc/cpuinfo have spellings: text, model, architecture, vendor, MHz.
@@ -383,17 +414,25 @@ def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, m
 
 
 # ---------------------------------------------------------------- files below a root, and the lists and masks in them
-def test_links_stay_inside_and_only_regular_files_are_read(plant):
+def test_links_stay_inside_and_only_regular_files_are_read(plant, monkeypatch):
     base = plant({"/a/file": b" inside\n\0", "/b": "-> /a", "/c": "-> ../../../../../a/file", "/loop": "-> loop", "/folder": None,
                   "/big": b"x" * (17 << 20), "/l0": "text"} | {f"/l{n}": f"-> l{n - 1}" for n in range(1, 42)})  # fmt: skip
     os.mkfifo(base / "pipe")
     root = Root(str(base))
     for path, text, status in (("/b/file", "inside", "ok"), ("/c", "inside", "ok"), ("/loop", None, "absent"),
                                ("/nothing", None, "absent"), ("/b/../../../etc/passwd", None, "absent"),
-                               ("/l40", "text", "ok"), ("/l41", None, "absent"), ("/pipe", None, "invalid"), ("/folder", None, "invalid")):  # fmt: skip
+                               ("/l40", "text", "ok"), ("/l41", None, "absent"), ("/pipe", None, "invalid"), ("/folder", None, "invalid"), ("/b\0", None, "absent")):  # fmt: skip
         reading = root.read(path)
         assert (reading.text, reading.status) == (text, status), path
     assert len(root.read("/big").text or "") == 16 << 20
+    for number, path, status in (
+        (errno.EACCES, "/big", "permission"),
+        (errno.EPERM, "/l0", "permission"),
+        (errno.EIO, "/big", "invalid"),
+    ):
+        monkeypatch.setattr(facts.disk, "read_regular", Mock(side_effect=OSError(number, "")))
+        assert root.read(path).status == status
+    assert root.trace.refused == {"/big", "/l0"}
 
 
 @given(st.frozensets(st.integers(0, 2000)))

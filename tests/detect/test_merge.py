@@ -16,11 +16,12 @@ from gpubench.detect import merge, picture
 from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.detect.probes import nvml
 from gpubench.result.run import Identity
-from tests.detect.golden import hold
 from tests.detect.recorded import last_answer
 from tests.detect.trees import GIB, check, pci
 from tests.examples import examples
+from tests.held import hold
 from tests.nvml import Nvml
+from tests.raising import raised
 
 UUIDS = [f"GPU-{n:08x}-0000-0000-0000-0000000000{n:02x}" for n in range(1, 4)]
 RECORD = st.fixed_dictionaries(
@@ -45,6 +46,7 @@ MANY = settings(max_examples=examples(60))
 # Two different GPUs of one vendor, and what an API without addresses says about each.
 UNLIKE = (("0000:01:00.0", "2684", 24 << 30), ("0000:02:00.0", "2504", 12 << 30))
 H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id": "2335"}
+NOTHING = detect.inspect(records=[])
 OF_MODEL = Identity(vendor_id=0x10DE, device_id=0x2335)
 
 
@@ -80,6 +82,7 @@ def test_what_is_merged_is_sound_in_any_order_and_when_it_is_merged_again(record
 @MANY
 @given(RECORDS)
 def test_records_survive_json(records):
+    raised(ValueError, parse_record, records)
     for raw in records:
         record = parse_record(raw)
         assert parse_record(msgspec.json.decode(msgspec.json.encode(record_to_json(record)))) == record
@@ -168,6 +171,10 @@ ROWS = {
        for size, told in ((-1, "not_probed"), (0, "unsupported"), (1 << 60, "not_probed"), ((1 << 60) - 1, (1 << 60) - 1))},
     **{f"Mesa's number with {kind}": ([{"source": "vulkan", "vendor_id": "10005", "name": "X", "adapter_type": kind}], {"gpu_count": count})
        for kind, count in ((None, 0), ("integrated", 1), ("cpu", 0))},
+    "Metal by two sources, of which one lists two": (
+        [{"source": "metal", "name": "Apple M4"}] * 2 + [{"source": "wgpu:metal", "name": "Apple M4"}], {"gpu_count": 2, "warnings.*.code": ["UNMATCHED_ADAPTER"]}),
+    "a class that no display has": ([BUS | {"vendor_id": "10de", "pci_class": "0200"}], {"gpus.*.bdf": ["0000:01:00.0"]}),
+    "a chip that CUDA knows": ([NVIDIA | {"source": "cuda", "adapter_type": "integrated"}], {"gpus.0.memory.unified": True}),
     "Metal by two sources": ([{"source": source, "name": "Apple M4"} for source in ("metal", "wgpu:metal")], {"gpu_count": 1}),
     # Unified memory needs two proofs.
     "a card that tells no size": ([WHOLE | NO_SIZE | {"device_id": "2335"}], {SIZE: "unsupported", "gpus.0.kind": "discrete"}),
@@ -188,7 +195,7 @@ def test_records_of_a_machine(name):
     records, expected = ROWS[name]
     machine = detect.inspect(records=records)
     check(machine, expected)
-    hold(machine)
+    hold(machine, NOTHING)
 
 
 def bus(*models, **more):
@@ -302,14 +309,14 @@ def test_six_enumerations_of_an_h200_are_one_gpu_whose_memory_comes_from_nvml():
                 "gpus.0.memory.usable_bytes": 150754820096 - 644939776, "gpus.0.memory.unified": False}  # fmt: skip
     machine = recorded("h200.records.json")
     check(machine, expected)
-    hold(machine)
+    hold(machine, NOTHING)
 
 
 def test_two_cards_stay_two_and_know_their_link():
     machine = recorded("two-h200.records.json")
     first, second = machine.gpus
     assert (first.link.peers, second.link.peers) == ([second.id], [first.id])
-    hold(machine)
+    hold(machine, NOTHING)
 
 
 # ---------------------------------------------------------------- links, from the folders of PCI and KFD and from a scripted NVML

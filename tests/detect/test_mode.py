@@ -37,8 +37,8 @@ from gpubench.result.machine import (
     Recommendation,
 )
 from gpubench.result.store import load, save
-from tests.detect.golden import hold
 from tests.detect.trees import GIB, check
+from tests.held import hold
 from tests.raising import raised
 from tests.unit.report.builders import CPU, GPU, HYBRID, assigned, case, measured, run_of, split
 
@@ -144,6 +144,27 @@ def test_what_was_measured_decides(winners, static, verdict):
     assert (told and (told.mode, told.code)) == verdict
 
 
+def test_the_words_of_what_was_measured():
+    names = [f"op{number}" for number in range(5)]
+    for count, winner in ((3, "gpu"), (4, "cpu"), (0, "equal")):
+        known = documents.MeasuredSituation(regime=WAITED, winner=winner, exceptions=names[:count])
+        situations = [known, documents.MeasuredSituation(regime=COPIED, note="too small")]
+        advice = recommend.decide(Machine(), Recommendation(), Measured(date="", situations=situations), ["g0"])
+        told = None if advice is None else advice.reasons[0].text
+        but = ", but for op0, op1 and op2" if count == 3 else ", but for op0, op1, op2 and 1 more ops"
+        expected = {
+            "gpu": f"GPU for data that stays there{but}",
+            "cpu": f"CPU for data that stays on the GPU{but}",
+        }
+        assert told == (
+            (
+                winner in expected
+                and f"Measured here: {expected[winner]}; not known for calls that copy (too small)."
+            )
+            or None
+        )
+
+
 def test_verified_needs_every_listed_device_and_the_documentation_lists_every_code():
     advice = documents.Recommendation(mode="gpu", device_ids=["a", "b"])
     confidences = [recommend.verify(advice, frozenset(ids)).confidence for ids in ("a", "ab")]
@@ -170,6 +191,7 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     assert told == ["VRAM_GE_4GIB", *["HIDDEN_BY_ENV"] * (code == "HIDDEN_BY_ENV")]
     lack = recommend.lacks(Machine(gpus=[gpu]), "gpu")
     assert (named in lack.hint, lack.reason.endswith(code)) == (True, True)
+    assert recommend.lacks(Machine(gpus=[gpu]), gpu.id) == lack
     assert "number or vendor" in recommend.lacks(Machine(gpus=[gpu]), "cupy").reason  # a card of AMD
 
 
@@ -392,6 +414,16 @@ def test_an_experiment_is_no_reason(odd):
     run = with_gpus(h100("g0"), gpu_id="g0")
     assert not isinstance(read_result(run), str)
     assert "it is an experiment" in read_result(replace(run, settings=replace(run.settings, **odd)))
+
+
+def test_a_file_without_what_decides_and_one_that_is_cut_say_so(tmp_path):
+    run = with_gpus(h100("g0"), gpu_id="g0")
+    queued = replace(run, selection=replace(run.selection, regimes=[QUEUED]))
+    for cut, words in ((0, "no call that is waited for"), (-30, "truncated")):
+        save(queued if not cut else run, tmp_path / "r.json")
+        (tmp_path / "r.json").write_bytes((tmp_path / "r.json").read_bytes()[: cut or None])
+        advice = recommend.apply_results(run.machine, run.machine.recommendation, tmp_path, read_result)
+        assert [(reason.code, words in reason.text) for reason in advice.reasons] == [("RESULT_SILENT", True)]
 
 
 def test_a_folder_without_results_changes_nothing(tmp_path):

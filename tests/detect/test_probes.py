@@ -1,5 +1,6 @@
 """Answers of drivers, registries and libraries, and the facts that probes make of them; probes that break."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -7,9 +8,12 @@ import struct
 import sys
 import time
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from gpubench import detect
@@ -208,12 +212,37 @@ class Refused(Exception):
     status = 802
 
 
-def test_an_error_of_cuda_as_a_whole_has_a_remedy():
+def test_an_error_of_cuda_as_a_whole_has_a_remedy(monkeypatch):
     cupy = Cupy()
     cupy.cuda.runtime.CUDARuntimeError = Refused
-    cupy.cuda.runtime.getDeviceCount = lambda: (_ for _ in ()).throw(Refused("system not yet initialized"))
+    cupy.cuda.runtime.getDeviceCount = Mock(side_effect=Refused("system not yet initialized"))
     failure = raised(ProbeFailure, last_answer, libraries.probe_cuda, cupy)
     assert (failure.status, "nvidia-fabricmanager" in failure.hint) == ("mismatch", True)
+    monkeypatch.setattr(Refused, "status", 100)
+    assert last_answer(libraries.probe_cuda, cupy) == {"records": [], "version": "14.0"}
+
+
+RIGHT = [2.0 * x + 1.0 for x in range(1000)]
+
+
+@pytest.mark.parametrize(("values", "checked"), [(RIGHT, True), ([*RIGHT[:-1], 0.0], False), (None, False)])
+def test_a_device_that_computes_rightly_is_checked(monkeypatch, values, checked):
+    numbers = None if values is None else np.array(values, np.float32)
+    cupy, identity = Cupy(lambda: [50]), bytes(range(16))
+    cupy.cuda.runtime.getDeviceProperties = partial(
+        lambda own, index: own(index) | {"uuid": identity}, cupy.cuda.runtime.getDeviceProperties
+    )
+    cupy.cuda.Device, cupy.float32 = contextlib.nullcontext, np.float32
+    cupy.arange = lambda count, dtype: None if values is None else (numbers[:count] - 1) / 2
+    (record,) = last_answer(libraries.probe_cuda, cupy)["records"]
+    assert (record["checked"], record["uuid"]) == (checked, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f")
+    device = Mock()
+    device.queue.read_buffer.return_value = None if values is None else numbers.tobytes()
+    adapter = Mock(info={"backend_type": "Vulkan"}, request_device_sync=lambda: device)
+    monkeypatch.setitem(
+        sys.modules, "wgpu", Mock(__version__="1", gpu=Mock(enumerate_adapters_sync=lambda: [adapter]))
+    )
+    assert [record["checked"] for record in last_answer(libraries.probe_wgpu)["records"]] == [checked]
 
 
 def refuse():
@@ -401,6 +430,11 @@ def test_render_nodes_are_asked_side_by_side(monkeypatch, tmp_path):
     assert (answer["status"], answer["error_code"]) == ("timeout", "no answer in 2 s")
     assert "nonsense: nonsense; hang: no answer" in answer["hint"]
     assert "missing: " in answer["hint"]
+    monkeypatch.setattr(os, "open", Mock(side_effect=PermissionError(13, "refused")))
+    failure = raised(ProbeFailure, libraries.probe_drm, nodes, limit_s=2.0)
+    assert (failure.status, failure.error_code) == ("permission", "refused")
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert raised(ProbeFailure, libraries.probe_drm, nodes, limit_s=2.0).status == "unsupported"
 
 
 STEP = (
@@ -448,6 +482,9 @@ def test_a_backend_that_breaks_costs_its_own_devices_alone(monkeypatch):
     sources, absent = monitor_child.sources(targets)
     assert (list(sources), absent) == (["good:0"], {"bad:0": "OSError: gone"})
     assert [users.computing for users in monitor_child.users(targets).values()] == [1]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert nvml.gpu_readers(targets, absent) == {}
+    assert ["nvidia-ml-py" in why for why in absent.values()] == [True, True]
 
 
 # ---------------------------------------------------------------- NVML for machines as people show them with nvidia-smi -q

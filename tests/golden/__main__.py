@@ -1,6 +1,6 @@
-"""Write the golden reports, the digests of programs, the facts of machines and the sizes of runs anew."""
+"""Write the golden reports, the digests of programs, the sizes of runs and what tests hold anew."""
 
-from tests.detect import golden as machines
+from tests import held
 from tests.golden import CASES, NETWORK_CASES, path, programs, text, wing_texts, write_small
 from tests.unit.measure import test_passes
 
@@ -12,5 +12,5 @@ for file, draw in wing_texts().items():
     file.write_text(draw(), encoding="utf-8", newline="\n")
 write_small()
 programs.write()
-machines.write()
+held.write()
 test_passes.write()

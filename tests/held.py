@@ -1,4 +1,6 @@
-"""All facts of the machines that rows of tests describe, as `machines.txt` has them: `python -m tests.golden` writes it."""
+"""What tests hold against a text beside their module: `python -m tests.golden` writes these texts anew.
+
+`test_gpus.py` has the file `test_gpus.held`, in which each test that calls `hold` has a part."""
 
 import functools
 import json
@@ -11,41 +13,46 @@ from typing import Any
 
 import msgspec
 
-from gpubench import detect
-
-FILE = Path(__file__).with_name("machines.txt")
 HEAD = "======== "
-WRITES = "TESTS_WRITE_MACHINES"
+WRITES = "TESTS_WRITE_HELD"
 SILENT = ("absent", "not_probed", "null", "[]", "{}", '""')
-OTHERS = ("took_s", "sysroot", "live", "providers")  # of the run, not of the machine
+OTHERS = ("took_s", "sysroot", "live", "providers")  # of a detection, not of the machine
 
 
 def hold(document: Any, usual: Any = None) -> None:
-    """Assert that the text, or the facts of a document that are not those of `usual`, are as the file has them for the
-    present test."""
-    text = document if isinstance(document, str) else _text(document, usual or detect.inspect(records=[]))
-    name = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].rpartition(" ")[0]
+    """Assert that a text, or the fields of a document that are not those of `usual`, are as the file of the test's
+    module has them."""
+    place, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
+    text, file = document if isinstance(document, str) else _text(document, usual), _file(Path(place))
     if WRITES in os.environ:
-        with FILE.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(f"{HEAD}{name}\n{text}")
+        with file.open("a", encoding="utf-8", newline="\n") as parts:
+            parts.write(f"{HEAD}{name}\n{text}")
     else:
-        assert text == _stored()[name]
+        assert text == _stored(file)[name]
 
 
 def write() -> None:
-    FILE.write_text("")
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--tb=line", str(FILE.parent)]
-    subprocess.run(command, env=os.environ | {WRITES: "1"}, cwd=Path(__file__).parents[2], check=True)
+    modules = [
+        path for path in Path("tests").rglob("test_*.py") if "import hold" in path.read_text(encoding="utf-8")
+    ]
+    for module in modules:
+        _file(module).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--tb=line", *map(str, modules)]
+    subprocess.run(command, env=os.environ | {WRITES: "1"}, check=True)
+
+
+def _file(module: Path) -> Path:
+    return Path(__file__).parents[1] / module.with_suffix(".held")
 
 
 @functools.cache
-def _stored() -> dict[str, str]:
-    parts = FILE.read_text(encoding="utf-8").split(HEAD)[1:]
+def _stored(file: Path) -> dict[str, str]:
+    parts = file.read_text(encoding="utf-8").split(HEAD)[1:]
     return {name: text for name, _, text in (part.partition("\n") for part in parts)}
 
 
 def _text(document: Any, usual: Any) -> str:
-    known, own = dict(_facts(usual)), dict(_facts(document))
+    known, own = {} if usual is None else dict(_facts(usual)), dict(_facts(document))
     lines = [f"{path} = {stated}" for path, stated in own.items()
              if (known[path] != stated if path in known else stated.split("  ")[0] not in SILENT)]  # fmt: skip
     return "".join(f"{line}\n" for line in [*lines, *(f"no {path}" for path in known if path not in own)])
@@ -58,9 +65,13 @@ def _facts(document: Any) -> Iterator[tuple[str, str]]:
         path, node = todo.pop()
         if isinstance(node, dict) and {"value", "status", "source"} <= node.keys():
             stated = node["status"] if node["value"] is None else _json(node["value"])
-            others = [f"or {_json(other['value'])}" for other in node.get("alternatives") or ()]
-            conflict = ["conflict"] * (node["status"] == "conflict")
-            yield path, "  ".join([stated, (node["source"] or "").rpartition("/")[2], *conflict, *others]).rstrip()
+            words = [
+                stated,
+                (node["source"] or "").rpartition("/")[2],
+                *["conflict"] * (node["status"] == "conflict"),
+            ]
+            words += [f"or {_json(other['value'])}" for other in node.get("alternatives") or ()]
+            yield path, "  ".join(words).rstrip()
         elif isinstance(node, dict) or (isinstance(node, list) and any(map(_has_facts, node))):
             inner = node.items() if isinstance(node, dict) else enumerate(node)
             todo += reversed([(f"{path}.{key}".strip("."), child) for key, child in inner])
