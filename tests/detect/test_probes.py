@@ -239,9 +239,8 @@ def test_a_device_that_computes_rightly_is_checked(monkeypatch, values, checked)
     device = Mock()
     device.queue.read_buffer.return_value = None if values is None else numbers.tobytes()
     adapter = Mock(info={"backend_type": "Vulkan"}, request_device_sync=lambda: device)
-    monkeypatch.setitem(
-        sys.modules, "wgpu", Mock(__version__="1", gpu=Mock(enumerate_adapters_sync=lambda: [adapter]))
-    )
+    usage, gpu = Mock(STORAGE=1, COPY_SRC=2), Mock(enumerate_adapters_sync=lambda: [adapter])
+    monkeypatch.setitem(sys.modules, "wgpu", Mock(__version__="1", gpu=gpu, BufferUsage=usage))
     assert [record["checked"] for record in last_answer(libraries.probe_wgpu)["records"]] == [checked]
 
 
