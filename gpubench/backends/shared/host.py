@@ -491,7 +491,7 @@ def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Para
             return drawn_values
         drawn_values = generator.standard_normal(size, dtype=kind)
         if drawn == "fan-in":
-            drawn_values /= math.sqrt(max(1, terms))
+            drawn_values /= math.sqrt(terms)
         elif drawn == "relu":
             drawn_values[drawn_values < 0] = 0
         return drawn_values
@@ -526,7 +526,7 @@ def _normalise(array: Array) -> None:
         powers = np.exp(part.astype(np.float64))
         part[:] = powers / powers.sum(axis=-1, keepdims=True)
 
-    step = max(1, SLICE // max(1, rows.shape[1]))
+    step = max(1, SLICE // rows.shape[1])
     in_slices(part_of, len(rows), step)
 
 

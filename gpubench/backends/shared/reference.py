@@ -302,13 +302,10 @@ def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int,
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Reserve disk space before the file is written through memory."""
-    reserve = getattr(os, "posix_fallocate", None)  # Linux has it
-    if reserve is None or not size:
-        return
+    """Reserve disk space before the file is written through memory, if the system can."""
     # Without it, a full disk would end the process by SIGBUS.
     try:
-        reserve(descriptor, 0, size)
+        getattr(os, "posix_fallocate", lambda *_: None)(descriptor, 0, size)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise

@@ -1,8 +1,11 @@
 """What decides whether an output is right: sentinels, the float64 reference, the comparison, and TF32 with a tolerance of its own."""
 
+import errno
 import itertools
 import math
+import os
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -13,9 +16,11 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
 from gpubench.backends.torch import TorchSession
+from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import EXACT, Tolerance, each
 from gpubench.result.case import TF32, Case
 from tests import judging
+from tests.raising import raised
 
 ADD, MATMUL = (kernels.load(name) for name in ("add", "matmul"))
 
@@ -47,6 +52,21 @@ def test_the_reference_is_computed_once_and_shared(name, tmp_path):
     assert again.tobytes() == want.tobytes(), "the second worker reads what the first one wrote"
     assert (want.dtype, want.shape) == (np.float64, op.output.shape({"n": 12}))
     assert (scale is None) == (op.tolerance.scale is None)
+
+
+@pytest.mark.parametrize(
+    ("number", "full"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EOPNOTSUPP, False)]
+)
+def test_a_disk_that_has_no_room_is_told_and_one_that_reserves_none_is_used(
+    monkeypatch, tmp_path, number, full
+):
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(number, "refused")), raising=False)
+    judged = (ADD, host.random_inputs(ADD, {"n": 12}, "float32", 1), tmp_path, "key")
+    if full:
+        assert "TMPDIR" in raised(BackendError, judging.reference, *judged).hint
+    else:
+        assert judging.reference(*judged).want.shape == (12,)
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_second_writer_of_a_reference_touches_no_file_of_the_first(tmp_path):
@@ -87,7 +107,8 @@ INF, SMALLEST = math.inf, 2.0**-14
     # An overflow of the dtype is the right answer, and no other infinity is.
     ([INF, -INF], [65520, -1e9], "float16", True), ([-INF, INF], [65520, -1e9], "float16", False),
     ([INF, -INF], [65520, -1e9], "float32", False), ([INF, -INF], [60000, -1e9], "float16", False),
-    ([1, -INF], [65520, -1e9], "float16", False),
+    ([1, -INF], [65520, -1e9], "float16", False), ([INF], [65489], "float16", True), ([INF], [65487], "float16", False),
+    ([], [], "float32", True),
     # Below the smallest normal number an error is absolute.
     ([0.3 * SMALLEST, 1e-9, 0], [0.3 * SMALLEST, 1e-9, 0], "float16", True),
     *((got, [0.3 * SMALLEST, 1e-9, 0], "float16", False) for got in (
