@@ -56,6 +56,34 @@ RUNNING_S, NEAR_S = 150.0, 20.0
 # (empty: any), and the reason.
 # fmt: off
 EQUIVALENT = (
+    ("", "", "reshape(-2", "NumPy takes any negative number"),
+    ("backends/shared/host.py", "SLICE = ", "2 <<", "slices of any length make the same whole"),
+    ("backends/shared/host.py", "SLICE = ", "19", "slices of any length make the same whole"),
+    ("backends/shared/host.py", "_MOST_CHECKERS = ", "", "one thread more does the same"),
+    ("backends/shared/reference.py", "_ODD = ", "", "any odd number will do"),
+    ("backends/shared/reference.py", "_NO_ID = ", "2 * 31", "any negative number is no id"),
+    ("backends/shared/reference.py", "name = hash_text(", "17", "a name that is longer by a digit"),
+    ("backends/shared/reference.py", "if rows > step and", ">=", "one slice is the whole"),
+    ("backends/shared/reference.py", "step = max(1, SLICE", "max(2", "slices of any length make the same whole"),
+    ("backends/shared/reference.py", "step = max(1, SLICE", "else 2", "without rows there is no slice"),
+    ("backends/shared/reference.py", "flat, size = ", "max(2", "the only slice begins at 0"),
+    ("backends/shared/reference.py", "_PERIOD = ", "", "terms may repeat after any number of them"),
+    ("backends/shared/reference.py", "values = generator.integers(", "(2, 5", "any small whole numbers will do"),
+    ("backends/shared/reference.py", "values = generator.integers(", "(1, 6", "any small whole numbers will do"),
+    ("backends/shared/reference.py", "return np.concatenate((values,", "half // 4", "any turn will do"),
+    ("backends/shared/reference.py", "return np.concatenate((values,", "half * 3", "any turn will do"),
+    ("backends/shared/reference.py", "overflow = np.isinf(", "> past", "no value is that very number"),
+    ("backends/shared/reference.py", "error[overflow |", "< flushed", "no error is that very number"),
+    ("backends/shared/reference.py", "if same_size and len(", ">= 1", "what is looked at twice is judged alike"),
+    ("backends/shared/reference.py", "BLOCK = ", "2 <<", "blocks of any length find the same"),
+    ("backends/shared/reference.py", "BLOCK = ", "17", "blocks of any length find the same"),
+    ("backends/shared/reference.py", "_COMPARERS = ", "", "one thread more does the same"),
+    ("kernels/templates/__init__.py", "GROUP_THREADS = ", "", "it is rounded down to a power of two"),
+    ("kernels/templates/__init__.py", "return 16 // ITEMSIZE", "17", "a part of an element does not count"),
+    ("kernels/templates/rows/cuda.py", "HELD_BYTES = ", "", "a part of a unit does not count"),
+    ("kernels/templates/rows/cuda.py", "_FIRST_BYTES = ", "", "a part of a unit does not count"),
+    ("kernels/templates/rows/cuda.py", "if units <= row_threads", "<", "a cluster of one block is the same"),
+    ("kernels/templates/rows/cuda.py", "_MOST_CLUSTER = ", "", "clusters are powers of two"),
     ("backends/shared/reference.py", "if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
     ("backends/shared/reference.py", "within = largest <=", "<", "no largest error is that very number"),
     ("kernels/templates/reduce.py", "_UNROLL = ", "", "loads in flight change no result"),
@@ -776,7 +804,7 @@ def _alter(mutant: Mutant) -> Iterator[None]:
 
 def _why_equivalent(mutant: Mutant) -> str:
     before, _, after = mutant.change.partition("  ->  ")
-    entries = [entry for entry in EQUIVALENT if mutant.file == f"gpubench/{entry[0]}"]
+    entries = [entry for entry in EQUIVALENT if mutant.file.endswith(entry[0])]
     return next((why for _, line, part, why in entries if before.startswith(line) and part in after), "")
 
 

@@ -127,6 +127,15 @@ def test_a_package_may_declare_an_op_of_any_number_of_inputs(pool, declare, coun
         assert all(judged(output).ok for _, output in outputs(pool, op, arrays, "float32", {"n": 1000}))
 
 
+@pytest.mark.parametrize(("cores", "elements", "counts"), [
+    (3, 8191, [1]), (3, 8192, [1, 2]), (3, 12_287, [1, 2]), (3, 12_288, [1, 2, 3]), (3, 2**17 - 1, [1, 2, 3]),
+    (3, 2**17, [3, 1, 2]), (3, 2**20, [3, 1, 2]), (3, 2**20 + 1, [3, 2]), (3, 2**21 + 1, [3]), (3, 2**30, [3]),
+    (4, 2**14, [1, 2, 4]), (None, 2**14, [1]),
+])  # fmt: skip
+def test_threads_are_tried_that_have_neither_too_few_elements_nor_too_many(cores, elements, counts):
+    assert cpu.thread_counts(elements, msgspec.structs.replace(LIMITS, multiprocessors=cores)) == counts
+
+
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)
 
 

@@ -100,24 +100,13 @@ def program(
 ) -> CudaProgram:
     """Return the CUDA program for `count` rows of `columns` elements, with one launch, which writes to the buffer
     `into`. Its text does not depend on `count`. Raises Unsupported for too many or too long rows."""
-    rows, packed = _choose(formula, columns, dtype, limits)
+    arrays = len(formula.inputs)
+    rows = cuda_rows(columns, dtype, limits, arrays=arrays)
+    # powers are held as floats if there is room; otherwise, only the elements of several inputs stay packed
+    packed = rows.held * rows.width * max(4, ITEMSIZE[dtype]) > HELD_BYTES if formula.powers else arrays > 1
     text = rows.head() + rows.kernel(name, formula, _Body(formula, bool(rows.held), packed).source())
     arguments = (*formula.names, into, count, columns)
     return one_launch(name, dtype, text, rows.blocks(count), rows.threads, arguments)
-
-
-def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tuple[CudaRows, bool]:
-    """Return the layout, and whether halves stay packed in registers."""
-    arrays, real_bytes = len(formula.inputs), max(4, ITEMSIZE[dtype])
-    packed = cuda_rows(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=arrays)
-    # only the elements of several inputs stay packed
-    if not formula.powers:
-        return packed, arrays > 1
-    rows = cuda_rows(columns, dtype, limits, itemsize=real_bytes)
-    # powers are held as floats if a block of at most 512 threads can hold them
-    if not rows.held or rows.cluster > 1 or rows.threads >= MOST_THREADS:
-        rows = packed
-    return rows, rows.held * rows.width * real_bytes > HELD_BYTES
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -273,9 +262,9 @@ UNIT
 """
 
 
-def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> CudaRows:
-    """Return the layout for rows of `columns` elements in `arrays` inputs. An element takes `itemsize` bytes of
-    registers. Raises Unsupported for rows that are longer than the kernels can count."""
+def cuda_rows(columns: int, dtype: str, limits: Limits, *, arrays: int) -> CudaRows:
+    """Return the layout for rows of `columns` elements in `arrays` inputs. Raises Unsupported for rows that are
+    longer than the kernels can count."""
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
     if units > _MOST_UNITS:
@@ -283,8 +272,8 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
             f"a row of {columns} elements takes {units} loads; the kernel counts up to {_MOST_UNITS}",
             reason="limit",
         )
-    unit_bytes = arrays * max(4, itemsize * width)  # a register has 4 bytes
-    most = max(1, HELD_BYTES // unit_bytes)
+    unit_bytes = arrays * max(4, ITEMSIZE[dtype] * width)  # a register has 4 bytes
+    most = HELD_BYTES // unit_bytes
     # 32 bytes of a row for each thread hide the latency of memory
     least_units = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
     spread = power_of_two_at_least(ceil_div(units, least_units))
