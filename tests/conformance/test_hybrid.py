@@ -268,8 +268,10 @@ def test_copies_under_way_have_ended_when_a_call_fails(place, tmp_path, monkeypa
 
 @pytest.mark.parametrize(("word", "name", "n", "why"), [
     ("no-streams", "add", 2**20, "no-streams"), ("gpu", "add", 2**20 - 1, "small"), ("gpu", "sum", 2**22, "uncut"),
+    ("gpu", "add", 2**20, "ordinary-arrays"),
 ])  # fmt: skip
-def test_what_moves_in_one_piece_says_why(word, name, n, why, tmp_path):
+def test_what_moves_in_one_piece_says_why(word, name, n, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(DirectTransfers, "is_direct", lambda way, host: why != "ordinary-arrays")
     session, timer = in_pieces(word, tmp_path, name, n)
     assert session.pieces(timer.case) == why
     timer.verify()

@@ -3,10 +3,12 @@
 import json
 import time
 
+import msgspec
 import pytest
 
 from benchmarks import leak_traces as leaks
 from gpubench import kernels
+from gpubench.backends import wgpu
 from gpubench.backends.shared import peaks as chains
 from gpubench.backends.wgpu.transfers import BUFFERS, CHUNK_BYTES
 from gpubench.measure import conformance, protocol
@@ -19,11 +21,9 @@ pytestmark = pytest.mark.vulkan
 
 
 def test_the_suite(device):
-    from gpubench.backends.wgpu import BACKEND
-
     # Other sizes: tests of the kernels.
     checks = conformance.Checks(sizes=lambda op: conformance.usual_sizes(op)[3:4], seeds=(1,), exhaust=True)
-    report = conformance.suite(BACKEND, device.id, checks=checks)
+    report = conformance.suite(wgpu.BACKEND, device.id, checks=checks)
     assert report.findings == []
     checked = {tuple(text.split("/")[i] for i in (0, 2, 3)) for text in report.checked}
     # Every op has a WGSL kernel in float32, and wgpu has no library implementation.
@@ -87,6 +87,21 @@ def test_no_compiler_leaves_steps_out(session):
     assert seconds(16) > 4 * seconds(1)
 
 
+def test_stages_are_timed_by_one_set_of_stamps_after_another_and_recordings_by_the_host(session, monkeypatch):
+    monkeypatch.setattr(wgpu, "_STAMP_SETS", 1)
+    launch = session.empty_launch()
+    for count in (1, 2, 1):
+        reading = session.stage_times([(launch, None)] * count)
+        assert (len(reading.steps_s), reading.clock) == (count, "pass-timestamp")
+        assert 0 <= sum(reading.steps_s) <= reading.span_s * 1.001
+    monkeypatch.setattr(wgpu.StampSet, "read", lambda stamps, encoder: [5, 3])
+    assert session.stage_times([(launch, None)]) is None, "the clock went backwards"
+    for software in (True, False):
+        monkeypatch.setattr(session, "limits", msgspec.structs.replace(session.limits, software=software))
+        recording = session.recording(launch)
+        assert 0 < recording.first_s <= recording.whole_s < 1
+
+
 def timer_of(session, name, implementation, n):
     case = Case(name, "overhead", {"n": n}, "float32", implementation, "resident", session.device.id)
     op = kernels.load(name)
@@ -118,10 +133,8 @@ def test_a_call_with_a_size(session, name, implementation, n):
 
 
 def test_launches_and_openings_leave_nothing_behind(device, tmp_path):
-    from gpubench.backends.wgpu import BACKEND
-
-    session, sum_op = BACKEND.open(device.id), kernels.load("sum")
-    traces = [leaks.openings(BACKEND, device.id, sum_op, tmp_path, leaks.Repeats(4))]
+    session, sum_op = wgpu.BACKEND.open(device.id), kernels.load("sum")
+    traces = [leaks.openings(wgpu.BACKEND, device.id, sum_op, tmp_path, leaks.Repeats(4))]
     # What is kept or lost depends neither on the dtype nor on the formula: one op of each template.
     for op in map(kernels.load, ("add", "softmax", "gemv", "transpose", "matmul", "sum")):
         case = Case(op.name, op.group, {"n": 65}, "float32", "tuned", session.device.resident_regime, device.id)
@@ -132,8 +145,6 @@ def test_launches_and_openings_leave_nothing_behind(device, tmp_path):
 
 
 def test_a_device_that_is_not_closed_is_found(device, tmp_path):
-    from gpubench.backends import wgpu
-
     class Forgetful:
         name, implementations = "wgpu", ("tuned",)
 

@@ -11,6 +11,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from gpubench.backends.contract import (
     protocols,
 )
 from gpubench.backends.shared.choices import Choices, Trials, choose
-from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
+from gpubench.backends.shared.host import SingleDevice, clock_calls, read_stages, tuned_kernel, usable_cpus
 from gpubench.backends.shared.memory import BufferPool, InPlaceSession
 from gpubench.backends.shared.peaks import THREADS, chain_program
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
@@ -44,6 +45,7 @@ from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMe
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram, one_dispatch
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
+from gpubench.kernels.templates import require_buffers
 from gpubench.result.case import Case
 from gpubench.result.run import Device, DeviceClock, Identity
 from gpubench.result.store.cache import user_cache
@@ -224,20 +226,10 @@ class WgpuSession(
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
-        kernel = op.kernel("wgpu", case.dtype, case.variant)
-        if kernel is None:
-            return no_kernel(op, case)
-        for operand in op.operands:
-            size = operand.bytes(case.params, case.dtype)
-            limit = self.limits.max_buffer_bytes
-            if size > limit:  # the kernel refuses an array that is too large for its bindings
-                return Unsupported(
-                    f"{operand.name} takes {size} bytes; this device's buffers hold at most {limit} bytes"
-                    " (maxBufferSize)",
-                    reason="limit",
-                )
+        sizes = {operand.name: operand.bytes(case.params, case.dtype) for operand in op.operands}
         try:
-            kernel.build(case.params, case.dtype, self.limits)
+            require_buffers(sizes, self.limits)
+            tuned_kernel(op, case).build(case.params, case.dtype, self.limits)
         except BackendError as error:
             return error
         return None
@@ -394,13 +386,8 @@ class WgpuSession(
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
         """Return the seconds of `repeat` launches by the device's clock, or by the host's if there is none."""
-        seconds = self.time(launch, repeat)
-        if seconds is None:
-            start = self.clock()
-            self.run(launch, repeat)
-            self.sync()
-            seconds = self.clock() - start
-        return seconds
+        timed = self.time(launch, repeat)
+        return clock_calls(self, [partial(self.run, launch, repeat)], self.sync)[0] if timed is None else timed
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
         """Run the launches. They are one pass of one submit, unless they have many steps or steps on the host."""
@@ -456,12 +443,8 @@ class WgpuSession(
 
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
         chain, output = chain_program(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
-        try:
-            with vendor_errors():
-                return WgpuLaunch(self.programs.steps(chain, {"out": output}), output, None)
-        except BackendError:
-            self.free(output)
-            raise
+        with vendor_errors():
+            return WgpuLaunch(self.programs.steps(chain, {"out": output}), output, None)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

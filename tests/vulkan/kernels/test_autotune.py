@@ -75,6 +75,14 @@ def measured(session, tmp_path, phases: list[str] | None = None):
     return gate(workspace, case_of(session), (phases if phases is not None else []).append)
 
 
+def test_without_a_clock_of_the_device_the_host_times_the_trials(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(wgpu_backend, "TUNING_S", 0.2)
+    session = opened()
+    session.stamps, session.build = None, lambda cases: None
+    measured(session, tmp_path)
+    assert session.programs.has_choice(case_of(session))
+
+
 def test_the_trials_choose_and_the_result_is_right(opened, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(wgpu_backend, "TUNING_S", 1.0)  # of compiling, on a software adapter
     session, phases = opened(), []
