@@ -177,8 +177,6 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
     candidates = (
         [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if os.path.isdir(path) else [path]
     )
-    if os.name == "nt":
-        candidates.reverse()
     program = next((str(path.absolute()) for path in candidates if os.path.isfile(path)), None) or shutil.which(
         place
     )

@@ -244,12 +244,8 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 
 def _below_limit(path: str, text: str) -> str:
-    """Return `text` shortened to the room that is left in the summary of this step. Raises GpubenchError if the
-    file cannot be read."""
-    try:  # what is no regular file holds nothing
-        size = os.path.getsize(path) if os.path.isfile(path) else 0
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+    """Return `text` shortened to the room that is left in the summary of this step."""
+    size = os.path.getsize(path) if os.path.isfile(path) else 0  # what is no regular file holds nothing
     gap = "\n" if size else ""  # earlier text may lack its line's end
     addition = fit_text(text, SUMMARY_BYTES - size - len(gap))
     if not addition:

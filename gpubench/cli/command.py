@@ -32,7 +32,6 @@ from gpubench.cli.options import CommonOptions, commands, extend
 
 # typer (>= 0.26) includes click, and exports this class only as a base of BadParameter.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
-_NOT_A_CHOICE = re.compile(r"'(?P<word>.*)' is not (?:one of )?(?P<choices>'.*')\.?")
 _PURPOSE = (
     "Should a computation run on the CPU, on the GPU, or on both, from which size on, and what is gained?"
 )
@@ -327,9 +326,6 @@ def explain(error: Any) -> UsageError:
             hint=near or fallback,
         )  # fmt: skip
     where, _, why = text.partition(": ")
-    choice = _NOT_A_CHOICE.search(text)
-    if choice:
-        fallback = suggest(choice["word"], re.findall(r"'([^']*)'", choice["choices"])) or fallback
     if not why:
         return UsageError("usage", _lower(text), why=f"usage: {_usage_line(context)}", hint=fallback)
     return UsageError("bad-value", _lower(where), why=why, hint=fallback)

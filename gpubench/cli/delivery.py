@@ -274,8 +274,6 @@ def deliver(
             write_report(analyses, style, style.format, None, channels)
         except UsageError as error:
             # A column that no table turns out to have: what was measured is shown all the same.
-            if not style.options.columns:
-                raise
             print(f"warning: {error.message}; all columns are shown", file=sys.stderr)
             options = msgspec.structs.replace(style.options, columns=())
             all_columns = msgspec.structs.replace(style, options=options)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 6  # a table shows no shapes of an op with more inputs
 _PROBE = 64  # the size at which a cost is shown if no formula fits
-_BASE = 1 << 40  # the size at which a cost is evaluated to find its formula, with a few smaller ones
+_SIZES = 1 << 40, 1 << 33  # the sizes at which a cost is evaluated to find its formula, and to try it
 
 
 def ops(options: OpsOptions) -> None:
@@ -174,16 +174,16 @@ def formula(cost: Callable[[int], int]) -> str:
     """
     # The coefficients are the digits of one value in a base so large that each coefficient is less than half of
     # it.
-    base, probes = _BASE, (_BASE >> 8, _BASE >> 7, _BASE >> 6)
+    base, probe = _SIZES
     rest, scales = cost(base), list[int]()
     while rest and len(scales) < 4:
         digit = (rest + base // 2) % base - base // 2
         scales.append(digit)
         rest = (rest - digit) // base
-    if not rest and all(cost(n) == sum(scale * n**power for power, scale in enumerate(scales)) for n in probes):
+    if not rest and cost(probe) == sum(scale * probe**power for power, scale in enumerate(scales)):
         return _polynomial(scales)
     share = base // (cost(base) or base)
-    if share and all(cost(n) * share == n for n in probes):
+    if share and cost(probe) * share == probe:
         return f"n/{share}"
     return _at_one_size(cost)
 

@@ -109,7 +109,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     stem = file_stem(node.label, node.key)
     files = []
     for place, run in enumerate(node.runs):
-        path = folder / f"{stem}{f'-{place + 1}' if len(node.runs) > 1 else ''}.json.gz"
+        path = folder / f"{stem}{f'-{place}' if place else ''}.json.gz"
         # Encoding a result takes longer than everything else here, so a single file is copied.
         copied = len(sources) == 1 and sources[0].path
         store.replace(path, store.read(copied)[0] if copied else store.dumps(run))

@@ -406,9 +406,7 @@ def beside(output: str | Path, suffix: str) -> Path:
     """Return the path of `output` with another suffix: with `.d`, `fleet.json` and `fleet.json.gz` give
     `fleet.d`."""
     target = Path(output)
-    return target.with_name(
-        re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
-    )
+    return target.with_name(re.sub(r"(\.json)?(\.gz)?$", "", target.name, flags=re.IGNORECASE) + suffix)
 
 
 def file_stem(label: str | None, key: str) -> str:

@@ -200,18 +200,19 @@ def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: s
     result = case_result(run, outcome, {})
     case = outcome.case
     kernel = outcome.kernel_hash if isinstance(outcome, Measurement) else None
-    driver = (gpu and gpu.driver.version.value) or device.driver or ""
+    facts = gpu or Gpu(id="")
     likeness = [
-        device.name, device.memory_bytes, gpu and gpu.power.limit_w.value,
-        len(gpu.compute.partitions) if gpu else 0, device.backend, kernel, case.op, case.dtype, case.implementation_id,
-        case.regime_id, sorted((name, value) for name, value in case.params.items() if name != "n"),
+        device.name, device.memory_bytes, facts.power.limit_w.value, len(facts.compute.partitions), device.backend,
+        kernel, case.op, case.dtype, case.implementation_id, case.regime_id,
+        sorted((name, value) for name, value in case.params.items() if name != "n"),
     ]  # fmt: skip
     blocks = outcome.blocks if isinstance(outcome, Measurement) else []
     return Figure(
         node=node, gpu=key, device=device.id,
-        started_at=run.started_at, bdf=gpu.bdf.value if gpu else None,
+        started_at=run.started_at, bdf=facts.bdf.value,
         case=f"{case.workload}/{case.implementation_id}/{case.regime_id}",
-        group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(result),
+        group=" ".join(map(str, likeness)), driver=facts.driver.version.value or device.driver or "",
+        size=case.params["n"], rates=_rates(result),
         throttle=tuple(sorted({reason for block in blocks for reason in block.throttle})),
         reason=_reason(outcome, result) if gpu else "it matches no GPU that detection found",
     )  # fmt: skip

@@ -375,8 +375,7 @@ def links_context(analysis: Analysis) -> str:
     rows = collectives(analysis)
     largest = max(rows, key=lambda result: result.ranks)
     device = next((device for device in analysis.run.devices if device.id == largest.device_id), None)
-    pair = next((result.device_id for result in rows if result.ranks == 2), "")
-    path = declared_path(analysis.run, pair)
+    path = declared_path(analysis.run, largest.device_id)
     parts = (
         shorten(device.name, 40) if device else "", _path_text(path) if path else "",
         *sorted({result.by for result in rows if result.by}),

@@ -392,7 +392,7 @@ def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Rea
         values = [column[place] for column, place in columns if column[place:] and column[place] is not None]
         middle = median(values) if values else None
         medians[name] = int(middle) if middle is not None and name.startswith("pcie") else middle
-    reasons = {word for read, place in moments if place < len(read.throttle) for word in read.throttle[place]}
+    reasons = {word for read, place in moments for words in read.throttle[place:][:1] for word in words}
     return Conditions(device_id=device_id, part=part, throttle=tuple(sorted(reasons)), **medians)  # type: ignore[arg-type]
 
 

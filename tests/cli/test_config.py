@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from gpubench.base import installation
+from gpubench.base import disk, installation
 from gpubench.base.errors import ConfigError
 from gpubench.cli.command import read_settings, user_file
 from tests.raising import raised
@@ -42,6 +43,15 @@ def test_precedence(place):
     assert settings(place)["sessions"] == "3"
     assert settings(place, environ={"GPUBENCH_SESSIONS": "4"})["sessions"] == "4"
     assert settings(place, files_wanted=False) == {}
+
+
+def test_no_folder_and_a_project_that_cannot_be_read(place, monkeypatch, in_process):
+    assert read_settings(command="run", environ={}, file=None, files_wanted=True, folder=None) == {}
+    write(place / "repo" / "pyproject.toml", "[tool.gpubench.run]\nsessions = 3\n")
+    monkeypatch.setattr(disk, "read_regular", Mock(side_effect=PermissionError(13, "refused")))
+    assert "pyproject.toml" in raised(ConfigError, settings, place).message
+    monkeypatch.setattr(Path, "cwd", Mock(side_effect=FileNotFoundError))
+    assert in_process("schema").returncode == 0
 
 
 def test_files_outside_the_repository_are_not_read(place):

@@ -1,6 +1,8 @@
 """Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
 
 import errno
+import signal
+import threading
 from unittest.mock import Mock
 
 import pytest
@@ -66,6 +68,18 @@ def _run(monkeypatch, error, verbose=False):
 def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch):
     monkeypatch.setattr(exit, "guard", Mock(side_effect=KeyboardInterrupt))  # while a module is loaded
     assert cli.main([]) == ExitCode.INTERRUPTED
+
+
+def test_the_cache_is_told_of_and_a_thread_keeps_the_handlers(monkeypatch, capsys):
+    codes, handler = [], signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        "gpubench.result.store.cache.notes", lambda: [Mock(message="it is damaged", hint="nothing to do")]
+    )
+    thread = threading.Thread(target=lambda: codes.append(cli.main(["schema"])))
+    thread.start()
+    thread.join()
+    assert (codes, capsys.readouterr().err) == ([0], "warning: it is damaged; nothing to do\n")
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_each_exception_has_its_exit_code(monkeypatch, capsys):

@@ -1,13 +1,16 @@
 """`gpubench ops` and `gpubench schema`."""
 
 import json
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 
-from gpubench import kernels
-from gpubench.cli.ops import formula
+from gpubench import backends, kernels
+from gpubench.cli.ops import formula, listed_backends
 from gpubench.cli.schema import documents
+from gpubench.measure import targets
+from tests.held import hold
 
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
@@ -63,10 +66,24 @@ def test_json_says_who_has_what(in_process):
 
 
 def test_markdown_is_one_table_and_a_group_gets_its_ops(in_process):
-    lines = in_process("ops", "--format", "markdown").stdout.splitlines()
+    text = in_process("ops", "--format", "markdown").stdout
+    hold(text)
+    lines = text.splitlines()
     assert len({line.count(" | ") for line in lines if "---" not in line}) == 1
     listed = json.loads(in_process("ops", "matrix", "--format", "json").stdout)["ops"]
     assert [op["name"] for op in listed] == list(kernels.groups()["matrix"])
+
+
+def test_a_worker_asks_the_backends_of_other_packages(monkeypatch):
+    facts = backends.facts
+    monkeypatch.setattr(backends, "usual", lambda: ("numpy", "other"))
+    monkeypatch.setattr(backends, "facts", lambda name: None if name == "other" else facts(name))
+    for kinds, kind in ((["gpu"], "gpu"), (["cpu"], "cpu"), (["cpu", "gpu"], "gpu")):
+        devices = [SimpleNamespace(kind=kind) for kind in kinds]
+        other = SimpleNamespace(backend="other", implementations=("library",), brought={}, devices=devices)
+        monkeypatch.setattr(targets, "list_devices", lambda names, other=other: [other] * (names == ["other"]))
+        numpy, listing = listed_backends()
+        assert (numpy.kind, listing) == ("cpu", ("other", ("library",), {}, kind))
 
 
 @pytest.mark.parametrize(

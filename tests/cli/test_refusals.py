@@ -72,8 +72,8 @@ OF_RUN = [
     ("--ops add --sizess 1k", "did you mean '--sizes'?"), ("--ops add surplus", "surplus"), ("--ops add mul", "write --ops add,mul"),
     ("--sizes 1k 4k", "write --sizes 1k,4k"), ("--sizes 1k a.py black", "write a.py:black"), ("a.py add", "write --ops add"), ("relo", "'relu'"),
     ("--ops add --format csv --columns nope", "--columns"),
-    ("--ops add --summary", "GITHUB_STEP_SUMMARY is not set"), ("--ops add --energy", "--sizes 1M"),
-    ("--ops add --sizes 1k --append r.md", ".json"), ("--ops add --sizes 1k --append -", ".json"),
+    ("--ops add --label '\udcff'", "valid UTF-8"), ("trade.py --cluster local", "a function of your own"), ("--ops add --summary", "GITHUB_STEP_SUMMARY is not set"), ("--ops add --energy", "--sizes 1M"),
+    ("--ops add --scaling strong --ranks 1,2", "two GPUs or more"), ("--ops add --sizes 1k --append r.md", ".json"), ("--ops add --sizes 1k --append -", ".json"),
     # An output that cannot be written is found before measuring, and every one is tried.
     ("--ops add --sizes 1k -o x.xyz", "suffix"), ("--ops add --sizes 1k -o nowhere/r.json", "the folder"),
     ("--ops add --sizes 1k -o nowhere/r.md", "the folder"), ("--ops add --sizes 1k -o /proc/r.json", "cannot write"),
@@ -185,6 +185,7 @@ def test_refusals(folder, words, code, part, monkeypatch, capsys):
     ("rnu", ExitCode.USAGE, "'rnu'"), ("report absent.json", ExitCode.INPUT, "no such file"),
     ("run --devices fake:cpu --ops add --sizes 1k --threads 100000", ExitCode.USAGE, "CPUs that may be used"),
     ("run --devices fake:cpu --ops add --sizes 1k --min-speedup matmul=2", ExitCode.USAGE, "matmul=2"),
+    ("run --devices fake:cpu --ops add --sizes 1k --filter mul", ExitCode.USAGE, "no planned case matches"),
     ("run --devices group:numpy:2 --ops add --sizes 1k", ExitCode.USAGE, "a device group runs collectives"),
     ("run --devices fake:gpu --ops add --sizes 1k --baseline cupy:0", ExitCode.USAGE, "choose one of: library@fake:gpu"),
     ("detect --results none.json", ExitCode.INPUT, "none.json"), (f"detect --results {NO_FILE_HAS_THIS}", ExitCode.INPUT, ""),

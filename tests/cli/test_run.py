@@ -1,8 +1,11 @@
 """`run` as a command on scripted devices: what it writes where, plans, checks, skips and writes down, says of the machine, and which sides a mode takes."""
 
+import contextlib
+import errno
 import io
 import json
 import socket
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -11,18 +14,20 @@ from msgspec.structs import replace
 import gpubench.detect as detection
 from gpubench import backends, kernels
 from gpubench.base import processes
-from gpubench.base.errors import BackendUnavailable
+from gpubench.base.errors import BackendUnavailable, GpubenchError, InputError
 from gpubench.cli import delivery, request, selection
 from gpubench.cli.options import RunOptions
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.targets import DeviceSelection
 from gpubench.measure.worker import main as worker
+from gpubench.result import store
 from gpubench.result.machine import Fact, Gpu, Machine, MachineWarning
 from gpubench.result.run import Identity, Selection, Settings
 from tests.detect.trees import at
+from tests.raising import raised
 from tests.rows import rows
-from tests.unit.report.builders import GPU
+from tests.unit.report.builders import GPU, curve, run_of
 
 FAKE = "run --devices fake:cpu,fake:gpu --quick --min-samples 5 --max-time 50ms"
 ADD, QUEUED = f"{FAKE} --ops add --sizes 1k", "--regimes resident-queued"
@@ -69,6 +74,9 @@ NAMED = "matmul/n=64/float32/tuned-{}/{}"
     "TF32, which is a row of CuPy's alone, and no autotuning": (
         f"{MATMUL} --allow-tf32 --no-autotune --full", 0, ["adds no row"],
         {"selection.variants": ["tf32"], "settings.autotune": False, "warnings.*.code": ["no-tf32"]}, measured("matmul/n=64")),
+    "inputs that flatter, and memory that no CPU locks": (
+        "run --devices fake:cpu --ops add --sizes 64 --check-only --inputs zeros --page-locked", 0, [],
+        {"settings.inputs": "zeros", "settings.page_locked": True, "warnings.*.code": ["inputs-not-random", "no-page-lock"]}, None),
     "a check times no candidates": (
         f"{MATMUL} --check-only", 0, [], {"settings.autotune": False, "warnings": []}, measured("matmul/n=64")),
 })  # fmt: skip
@@ -101,8 +109,9 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(run
     assert f"saved {path}" in ended.stdout.splitlines()
     said = [line for line in ended.stdout.splitlines() if not line.startswith("saved ")]
     assert run("report")[0].stdout.splitlines() == said
-    full, _ = run(f"{ADD} {QUEUED} --full -o r.json")
+    full, _ = run(f"{ADD} {QUEUED} --full --open -o r.json")
     assert run("report r.json --full")[0].stdout == full.stdout
+    assert "warning: --open shows no page" in full.stderr
     assert "saved r.json" in full.stderr.splitlines()
 
 
@@ -167,6 +176,57 @@ def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
 def test_who_asks_for_more_than_the_answer_gets_the_report(asked, screen):
     style = delivery.report_style(RunOptions(**asked))
     assert (style.screen, bool(style.options.sections)) == (screen, True)
+
+
+@pytest.mark.parametrize(("rescues", "failures", "kept", "said"), [
+    (False, 9, None, "full, and neither your data folder nor the temporary folder takes it; what was measured before that is in r.json.part"),
+    (True, 9, "rescued.json", "full; it is saved in rescued.json"), (True, 1, "r.json", None), (True, 0, "r.json", None),
+])  # fmt: skip
+def test_a_result_that_its_place_does_not_take_is_rescued(tmp_path, monkeypatch, rescues, failures, kept, said):
+    monkeypatch.chdir(tmp_path)
+    run, save, fails = run_of(curve({64: 0.5})), store.save, iter(range(failures))
+
+    def full(run, path):
+        if next(fails, None) is not None:
+            raise InputError("cannot-save", "r.json", why="full")
+        save(run, path)
+
+    def rescue(run):
+        save(run, Path("rescued.json"))
+        return Path("rescued.json")
+
+    monkeypatch.setattr(delivery.store, "save", full)
+    monkeypatch.setattr(delivery.store, "rescue", rescue if rescues else lambda run: None)
+    saver = delivery.Saver(["r.json"], RunOptions())
+    saver(run)
+    saver.finish(run)
+    assert [str(path) for path in saver.saved] == ([kept] if kept else [])
+    why = saver.error.why.replace(f"{tmp_path}/", "") if saver.error else None
+    assert why == said
+    assert sorted(path.name for path in tmp_path.iterdir()) == [kept or "r.json.part"]
+
+
+def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch, capsys):
+    run, lost = run_of(curve({64: 0.5})), OSError(errno.EROFS, "read-only")
+    monkeypatch.setattr(delivery.store, "result_path", Mock(side_effect=lost))
+    monkeypatch.setattr(delivery.store, "rescue", lambda run: tmp_path / "rescued.json")
+    saver = delivery.Saver([], RunOptions())
+    for write in (saver, saver.finish):
+        with contextlib.suppress(GpubenchError):
+            write(run)
+            raise saver.error
+        assert saver.error is None or "the results folder" in saver.error.message
+    assert "the results folder" in saver.error.message
+    monkeypatch.setattr(delivery.store, "set_aside", Mock(side_effect=lost))
+    assert "r.json.part" in raised(GpubenchError, delivery.keep_part, ["r.json"], resumed=False).message
+    monkeypatch.setattr(
+        delivery.store,
+        "lock_result",
+        lambda path, argv, timeout_s, waits, warn: waits("other") or warn("why") or Mock(),
+    )
+    for quiet, words in ((False, "waiting for another run: other\nwarning: why\n"), (True, "warning: why\n")):
+        with delivery.lock(["r.json"], RunOptions(quiet=quiet)):
+            assert capsys.readouterr().err == words
 
 
 def test_errors_of_files_follow_what_was_printed(monkeypatch):

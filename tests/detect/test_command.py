@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from gpubench.detect.facts import Root, TouchedFiles, make_fact, missing, parse_
 from gpubench.detect.host import read_files
 from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.detect.pci import name_of
+from gpubench.measure import targets
 from gpubench.result import machine as documents
 from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine, MachineWarning, Provider
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, check, pci, under
@@ -63,6 +66,36 @@ def test_exit_codes(in_process, root, tmp_path, arguments, code, said):
     assert (done.returncode, done.stdout == "") == (code, code in (2, 4)), done.stderr
     assert "Traceback" not in done.stderr
     assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(("reason", "asked", "why"), [
+    (None, "torch", None), (None, "torch:0", None), (None, "torch:1", "torch has no such device; there are: torch:0"), ("absent", "torch", "PyTorch is not installed")])  # fmt: skip
+def test_a_backend_that_no_probe_knows_is_asked_itself(in_process, monkeypatch, reason, asked, why):
+    listing = Mock(
+        reason=reason, detail="PyTorch is not installed", hint="install it", devices=[Mock(id="torch:0")]
+    )
+    monkeypatch.setattr(targets, "list_devices", lambda names: [listing])
+    done = in_process("detect", "--json", "--require", asked)
+    assert (done.returncode, why is None or why in done.stderr) == (5 if why else 0, True)
+
+
+def test_the_results_are_those_of_the_file_or_the_folder_that_run_would_write(
+    in_process, root, tmp_path, home, monkeypatch
+):
+    (tmp_path / "r.json").write_bytes(
+        (Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4.json").read_bytes()
+    )
+    done = in_process("detect", "--sysroot", str(root), "--json", "--results", "r.json")
+    codes = [reason["code"] for reason in json.loads(done.stdout)["recommendation"]["reasons"]]
+    assert (done.returncode, "RESULT_OTHER_MACHINE" in codes) == (0, True)
+    own = home / ".local" / "share" / "gpubench" / "results"
+    own.mkdir(parents=True)
+    places = []
+    monkeypatch.setattr(detect, "inspect", lambda **words: places.append(words["results"]) or Machine())
+    for writable in (True, False):
+        monkeypatch.setattr(os, "access", lambda path, mode, writable=writable: writable)
+        in_process("detect", "--json")
+    assert places == [None, own]
 
 
 def test_records_leave_the_machine_unprobed(in_process, tmp_path):

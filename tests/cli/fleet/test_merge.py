@@ -58,6 +58,10 @@ def test_a_fleet_with_a_node_missing_is_exit_4_and_written(gpubench, folder):
     assert gpubench("report", "fleet.json", "--fail-on", "incomplete", cwd=folder).returncode == 3
     assert gpubench("merge", "fleet.json", "other.json", "-o", "whole.json", cwd=folder).returncode == 0
     assert json.loads((folder / "whole.json").read_text())["complete"]
+    assert gpubench("merge", "gone.json", "-o", "none.json", "--expect", "1", cwd=folder).returncode == 4
+    done = gpubench("report", "none.json", "--filter", "matmul", cwd=folder)
+    assert (done.returncode, "no node of none.json brought a result" in done.stderr) == (4, True)
+    assert "none.json: the node gone.json brought no result: gone.json: " in done.stderr
     done = gpubench("merge", "a.json", "n1/x.json", "n2/x.json", "-o", "two.json", "--nodes", "n", cwd=folder)
     assert "1 of 4 nodes brought a result" in done.stderr, "files of one name are two nodes"
 

@@ -23,7 +23,9 @@ AT_ONCE = "gpubench.multi.identical_gpus:WARM_UP_S=0.2 gpubench.multi.identical_
 @pytest.fixture(scope="module")
 def ran(run):
     sizes = "--ops matmul,add,sum --sizes add=64,1m --sizes sum=1m --sizes matmul=128,1k -o r.csv"
-    how = "--scaling strong --regimes resident-waited,transfer-always --min-samples 3 --max-samples 4"
+    how = (
+        "--scaling strong --ranks 2,4 --regimes resident-waited,transfer-always --min-samples 3 --max-samples 4"
+    )
     return run(*f"{sizes} {how} --devices {GPUS}".split(), env=FOUR)
 
 

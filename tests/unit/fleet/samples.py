@@ -77,7 +77,7 @@ def inventory():
     nodes = [
         listed("a"), listed("b", driver="550.2"), listed("c", lost=1), listed("d", gpus=0, cpu="Other CPU"),
         listed("e", memory=128, kernel="6.9"), *(listed(f"f{number}", memory=255) for number in range(3)),
-        list_node("g", reason="busy", why="others hold it"), list_node("h", Machine()),
+        list_node("g", reason="busy", why="others hold it"), *(list_node(name, Machine()) for name in "hj"),
         list_node("i", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
     ]  # fmt: skip
     return inventory_of(nodes, expected=12)

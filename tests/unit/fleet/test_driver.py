@@ -104,6 +104,16 @@ def test_a_retry_keeps_both_attempts(lead, part):
         assert (ends["b"].reason, len(ends["b"].attempts)) == (reason, before)
 
 
+def test_a_part_that_begins_anew_replaces_what_arrived(tmp_path):
+    journal = FleetJournal(tmp_path / "fleet.json")
+    for text in (b"ab", b"cd"):
+        journal.begin_part("n")
+        for at in range(2):
+            journal.add_part("n", text[at : at + 1])
+        assert store.part_of(journal.path("n")).read_bytes() == text
+    journal.close()
+
+
 def test_a_heartbeat_keeps_a_node_alive_and_the_deadline_ends_it(lead):
     beats = [HELLO, *[step for _ in range(500) for step in (wire.HEARTBEAT, 5.0)]]
     ends, _, engine, _ = lead(lambda _: [*beats[:1], event("run-start"), *beats[1:]], "a")

@@ -146,6 +146,8 @@ OTHER_OP = replace(measured(case(n=64), 1e-3, sessions=1), op_hash="1" * 12)
 def test_what_was_measured_otherwise_is_refused_by_name(other, field):
     refused = raised(InputError, merge_runs, [run(1), run(3, [split(0.5)]), run(2, **other)])
     assert ("cannot be merged" in str(refused), field in refused.message) == (True, True)
+    first, second = refused.why.partition(" in another,")[0].split(" in one, ")
+    assert first != second
 
 
 def test_compare_notices_what_both_sides_hold():

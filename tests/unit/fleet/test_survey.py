@@ -16,6 +16,7 @@ from gpubench.result.run import fingerprint
 from gpubench.result.store import dumps
 from tests.unit.fleet.fleets import anonymous, fleet_of, fleet_runs, node_run
 from tests.unit.fleet.samples import TEXTS, fleet_report, lines, listed, uuids
+from tests.unit.report.builders import case, measured
 
 
 def report_of(fleet: Fleet) -> FleetReport:
@@ -108,6 +109,13 @@ def test_a_gpu_is_slow_when_two_sessions_say_so(rates, word):
     found = [figure("bad", 50.0, 50.0, started="0"), *healthy(7), figure("bad", *rates)]  # the newer one counts
     assert words(found) == words(found[::-1]) == ({"bad": word} if word else {})
     assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)], tolerance=0.1) == {}
+
+
+def test_queued_calls_of_telling_ops_on_gpus_have_figures():
+    cases = [case("copy", 64, device="cupy:0", regime="resident-waited"), case("relu", 64, device="cupy:0"), case("upload", 64, device="numpy:0"),
+             case("download", 64, device="cupy:0", regime="resident-waited"), case("matmul", 64, device="cupy:0")]  # fmt: skip
+    run = replace(node_run("a", ["A0"]), outcomes=[measured(what, 1e-3) for what in cases])
+    assert [figure.case.partition("/")[0] for figure in survey.figures(run, "a")] == ["download", "matmul"]
 
 
 def test_fewer_peers_than_a_verdict_takes_give_none():

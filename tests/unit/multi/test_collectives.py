@@ -119,7 +119,9 @@ OPS = ("upload/n=1/float32/tuned/resident", "copy/n=1/float32/library/resident-q
        "matmul/n=1/float32/library/resident-queued")  # fmt: skip
 
 
-def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, warnings=(), burst=None):
+def checked(
+    count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, warnings=(), burst=None, blocks=8
+):
     """What is said of so many GPUs. `slow`: by how much longer some take in each case; `burst`: only in the first half
     of the rounds."""
     rng = random.Random(seed)
@@ -128,12 +130,12 @@ def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, 
     for case in OPS:
         for gpu in range(count):
             factor = own[gpu] * (slow or {}).get(gpu, 1.0)
-            blocks = [1e-3 * factor * rng.gauss(1.0, noise) for _ in range(8)]
+            blocks_s = [1e-3 * factor * rng.gauss(1.0, noise) for _ in range(blocks)]
             if burst == gpu:
-                blocks = [2 * one if i < 4 else one for i, one in enumerate(blocks)]
+                blocks_s = [2 * one if i < 4 else one for i, one in enumerate(blocks_s)]
             reason = (reasons or {}).get(gpu)
             ids = {"case_id": f"{case}@fake:gpu{gpu}", "device_id": f"fake:gpu{gpu}", "gpu_id": f"gpu{gpu}"}
-            found.append(IdenticalGpuTimes(**ids, blocks_s=[] if reason else blocks, reason=reason))
+            found.append(IdenticalGpuTimes(**ids, blocks_s=[] if reason else blocks_s, reason=reason))
     first = Device(id="fake:gpu0", backend="fake", kind="gpu", name="Scripted gpu", api="fake")
     said = {"devices": [first], "identical_gpus": found, "warnings": list(warnings)}
     [one] = identical_gpu_checks(analyse(replace(run_of([]), **said)))
@@ -168,6 +170,9 @@ def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
     assert (one.slower, set(one.left_out)) == ((), {"fake:gpu1", "fake:gpu4"})
     assert one.text.endswith("2 not compared.")
     assert checked(2, reasons={1: "lost: off the bus"}).worst is None
+    assert [len(checked(4, blocks=count).compared) for count in (3, 4)] == [0, 4], (
+        "a block for each half, twice"
+    )
 
 
 def test_all_alike_is_one_sentence_and_of_two_the_difference_is_told_without_a_verdict():
