@@ -182,7 +182,7 @@ def advise(
         device_id=chosen.device_id if chosen else None, backend=chosen.device_id.partition(":")[0] if chosen else None,
         implementation=chosen.implementation if chosen else None, time=chosen.time if chosen else None,
         gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
-        if gain and against and against_id else None,
+        if gain and against_id else None,
         confidence=_confidence(contenders, n, decision, split),
         reason=None if chosen else _reason(contenders, n, candidates),
         command=None if chosen else measuring_command(key, n), split=_split(split) if split else None,

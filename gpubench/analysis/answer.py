@@ -276,7 +276,7 @@ def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
         ratios: dict[str, float] = {}
         for point in (point for curve in cells[key] for point in curve.points if point.n == n):
             backend = point.case.case.backend
-            ratios[backend] = max(ratios.get(backend, 0.0), point.ratio)
+            ratios[backend] = max(ratios.get(backend, point.ratio), point.ratio)
         for backend, ratio in ratios.items():
             counts[backend] += ratio * NEAR_BEST >= max(ratios.values())
     return sorted(counts, key=lambda backend: -counts[backend])
@@ -301,15 +301,17 @@ def answer_rows(
 
 def _merge_like(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
     """Merge the rows of GPUs of one backend and model whose intervals overlap in every cell."""
-    gpus = {device.id: (device.backend, device.name, device.gpu_id) for device in run.devices}
+    gpus = {device.id: device for device in run.devices}
 
     def are_like(a: AnswerRow, b: AnswerRow) -> bool:
-        (*kind, gpu_id), (*other_kind, other_id) = gpus.get(a.device_id, ("",)), gpus.get(b.device_id, ("",))
+        gpu, other = gpus.get(a.device_id), gpus.get(b.device_id)
         return (
-            len(kind) > 0
-            and (a.op, a.dtype, a.params, kind) == (b.op, b.dtype, b.params, other_kind)
+            gpu is not None
+            and other is not None
+            and (a.op, a.dtype, a.params) == (b.op, b.dtype, b.params)
+            and (gpu.backend, gpu.name) == (other.backend, other.name)
             # no two adapters of the same physical GPU
-            and not (gpu_id and gpu_id == other_id)
+            and not (gpu.gpu_id and gpu.gpu_id == other.gpu_id)
             and a.cells.keys() == b.cells.keys()
             and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
         )
@@ -372,7 +374,7 @@ def _implementations(
 
 def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int, int]:
     """Choose a few of the ascending `sizes`, the largest at least, each with the index of its column in a table."""
-    last = len(IMPLEMENTATION_SIZES) - 1
+    *places, last = range(len(IMPLEMENTATION_SIZES))
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
 
@@ -381,7 +383,7 @@ def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int
 
     nearest: dict[int, int] = {}
     for n in sizes:
-        place = min(range(last, -1, -1), key=lambda place: distance(n, place))
+        place = min((last, *places), key=lambda place: distance(n, place))
         if place not in nearest or distance(n, place) < distance(nearest[place], place):
             nearest[place] = n
     chosen = {n: place for place, n in nearest.items()}
@@ -424,7 +426,7 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
     largest: dict[tuple[SeriesKey, str], int] = {}
     for case in gpu:
         key = case.case.series, case.case.device_id
-        largest[key] = max(case.n, largest.get(key, 0))
+        largest[key] = max(case.n, largest.get(key, case.n))
     named = {case.case.op for case in gpu if run.selection.sizes.get(case.case.op)}
     shown = (
         case for case in gpu

@@ -382,9 +382,9 @@ def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult
         elif case.case.regime == "transfer-always":
             parts = case.time_breakdown
             # The allocation is kept if the parts do not add up to the time, or if no time would be left.
-            alloc_s = parts.alloc_s if parts is not None and not parts.mismatch else 0.0
-            if alloc_s < time.low:
-                time = Interval(time.low - alloc_s, time.estimate - alloc_s, time.high - alloc_s, time.kind)
+            if parts is not None and not parts.mismatch and parts.alloc_s < time.low:
+                low, middle, high = (seconds - parts.alloc_s for seconds in time[:3])
+                time = Interval(low, middle, high, time.kind)
             yield 1.0, time, case
         elif calls := calls_of(case.case.regime_id):
             yield 1 / calls, time, case

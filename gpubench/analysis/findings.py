@@ -61,8 +61,8 @@ def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
                 ids.setdefault(named, []).append(case.id)
     about_cases = [_about_cases(run, code, members) for code, members in ids.items() if members]
     every = [*stored, *about_run, *about_cases, *_taken_again(run, cases), *_failed_sessions(run, cases)]
-    gravity = {"error": 0, "warning": 1, "info": 2}
-    return tuple(sorted(every, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
+    gravest = ("error", "warning", "info").index
+    return tuple(sorted(every, key=lambda finding: (gravest(finding.severity), finding.code, finding.ids)))
 
 
 def stored_finding(warning: RunWarning) -> ReportWarning:

@@ -79,7 +79,7 @@ def experiment(run: Run) -> dict[str, str]:
         options["--inputs"] = run.settings.inputs
     if run.settings.cache != "warm":
         options["--cache"] = run.settings.cache
-    if run.settings.page_locked is True:
+    if run.settings.page_locked:
         options["--page-locked"] = "yes"
     # A run always says how many threads it used; all usable CPUs are nothing special.
     threads, cpus = run.settings.threads, usable_cpus(run)

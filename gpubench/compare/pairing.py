@@ -56,8 +56,7 @@ def side(run: Run) -> CompareSide:
 
 
 def _by_turn(run: Run, case: CaseResult) -> CaseResult:
-    chosen = observations(run, case.sessions)
-    return case if len(chosen) == len(case.sessions) else within(case, chosen)
+    return within(case, observations(run, case.sessions))
 
 
 def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
@@ -179,7 +178,7 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
-            "page_locked": "yes" if run.settings.page_locked is True else "no",
+            "page_locked": "yes" if run.settings.page_locked else "no",
         }
         for run in (base, new)
     ]

@@ -74,6 +74,7 @@ from tests.unit.report.samples import (
 )
 from tests.unit.report.sides import CASES as SIDES
 from tests.unit.report.sides import COMPARISONS, pair, with_first
+from tests.unit.report.test_decisions import absent, compiled, crossing_once, gpu_alone, on_host, twins
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"
@@ -321,11 +322,19 @@ ENDINGS = {
     "a map in Markdown": lambda: sections_of([SCREENS["a wrong size among right ones"]()], "map", format="markdown"),
 }  # fmt: skip
 
+LOOKS = (
+    ("plain", {"width": 66, "by_device": True, "full": True}), ("markdown", {"time_unit": "us", "sort": "-speedup"}), ("csv", {"ascii_only": True}),
+)  # fmt: skip
+ODD = {
+    f"{make.__name__} as {format}": lambda make=make, format=format, look=look: draw_report(analyse_runs([make()]), format, RenderOptions(**look))
+    for make in (crossing_once, compiled, twins, gpu_alone, absent, on_host) for format, look in LOOKS
+}  # fmt: skip
+
 # Files of many small texts, by name.
 COLLECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "screens": {name: functools.partial(screen, name) for name in (*SCREENS, *BY_DEVICE)}, "parts": {name: functools.partial(part, name) for name in PARTS},
     "comparisons": {name: functools.partial(comparison, name) for name in COMPARISONS},
-    "charts": CHARTS, "pages": PAGES, "views": VIEWS, "advice": ADVICE, "endings": ENDINGS,
+    "charts": CHARTS, "pages": PAGES, "views": VIEWS, "advice": ADVICE, "endings": ENDINGS, "odd": ODD,
 }  # fmt: skip
 SMALL = [(file, name) for file, texts in COLLECTIONS.items() for name in texts]
 

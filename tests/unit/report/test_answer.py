@@ -269,10 +269,16 @@ def with_sizes(run):
 
 
 def test_every_derived_warning_gives_advice_and_names_no_option_that_was_given():
-    rows = [measured(case(), 1e-3, factors=WILD), measured(case(device="wgpu:0"), 1e-6, repeat=1)]
-    found = findings(analyse(with_sizes(run_of(rows, threads=1, devices=(CPU, SOFTWARE)))))
-    assert {finding.code for finding in found} >= {"unstable", "software-device", "too-short", "cpu-limited"}
-    assert all(finding.hint for finding in found)
+    stored = [RunWarning(code="unstable", severity="info", message="m", id=case().id), RunWarning(code="software-device", message="m")]  # fmt: skip
+    rows = [measured(what, 1e-3, sessions=1, factors=WILD) for what in (case(), case(n=64))]
+    rows.append(measured(case(device="wgpu:0"), 1e-6, repeat=1, sessions=1))
+    more = {"settings": Settings(inputs="zeros"), "devices": (CPU, SOFTWARE), "warnings": stored}
+    found = findings(analyse(with_sizes(run_of(rows, threads=1, **more))))
+    told = [(finding.code, finding.severity, len(finding.ids)) for finding in found if finding.hint]
+    assert told == [
+        *((code, "warning", 0) for code in ("cpu-limited", "inputs-not-random", "software-device")),
+        ("too-short", "warning", 1), ("unstable", "warning", 1), ("few-sessions", "info", 0), ("unstable", "info", 1),
+    ]  # fmt: skip
     rigorous = Settings(preset="rigorous")
     run = run_of([measured(case(), 1e-3, factors=WILD, sessions=10)], sessions=10, settings=rigorous)
     assert not [finding for finding in findings(analyse(run)) if "--rigorous" in finding.hint]

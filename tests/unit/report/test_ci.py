@@ -79,3 +79,11 @@ def test_fail_on():
     assert all(gate.passed for gate in gates(curve({64: 2.0}), fail_on="noisy,skipped,incomplete"))
     assert not gates(curve({64: 2.0}), fail_on="incomplete", exit_reason="budget")[0].passed
     assert gates([CPU_64], fail_on="noisy", devices=[CPU])[0].passed, "a CPU alone has nothing to ask"
+
+
+def test_a_speedup_is_asked_of_the_fastest_cpu_code_and_of_the_whole_interval():
+    tuned = measured(case(n=64, implementation="tuned"), 5e-4)
+    rows = [CPU_64, tuned, measured(gpu(64), 1e-4), planned(gpu(128))]
+    assert [(gate.low, gate.missing) for gate in gates(rows, "matmul=7")] == [((gpu(64).id,), (gpu(128).id,))]
+    spans = [("a", 2.0, 3.0), ("b", 1.0, 2.0), ("c", 1.0, 1.5)]
+    assert findings.fall_short(ci.parse_gates(["*=2"], None).min_speedups[0], spans) == (("c",), ("b",))

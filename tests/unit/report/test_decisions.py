@@ -14,16 +14,23 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpubench.analysis.advice import answer
+from gpubench.analysis.advice import answer as advice_of
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.answer import answer
 from gpubench.analysis.claims import Claim, claims
 from gpubench.analysis.contenders import Key
+from gpubench.analysis.findings import findings
+from gpubench.analysis.hybrid import hybrids, pipelines
 from gpubench.analysis.policy import Policy
+from gpubench.analysis.roofline import overheads, roofline
+from gpubench.analysis.thresholds import amortizations
+from gpubench.analysis.winners import evidence, ratio_map
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.judge import find_steps
 from gpubench.compare.two_runs import noise
 from gpubench.result.case import QUEUED, WAITED, selector
 from gpubench.result.run import Block, Parts
+from tests.unit.report import answer_runs as runs
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -37,7 +44,8 @@ from tests.unit.report.builders import (
     skipped,
     split,
 )
-from tests.unit.report.sides import a_run, compared
+from tests.unit.report.samples import cpu_run, full_run, hybrid_run, interrupted_run, software_run
+from tests.unit.report.sides import CASES, a_run, compared, pair
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "decisions.json"
 ALWAYS, ONCE = "transfer-always", "transfer-once"
@@ -184,7 +192,7 @@ def advise(run, regime):
     """Advice and the short answer at measured sizes, between them, at their ends and beyond."""
     result, policy = {}, Policy([run])
     for n in (63, 64, 100, 700, 1024, 2000, 4096):
-        advice = answer([run], Key("matmul", "float32"), n, regime)
+        advice = advice_of([run], Key("matmul", "float32"), n, regime)
         short = policy.choose("matmul", n, regime=regime, hybrid=n % 2 == 0)
         parts = (advice.time, advice.gain, advice.split, short)
         names = ("device_id", "implementation", "time", "case_ids", "libraries", "threads", "reason")
@@ -212,6 +220,81 @@ CLAIMS = [
 ]  # fmt: skip
 
 
+def crossing_once():
+    return crossing(5, sessions=1, sigma=0.1)
+
+
+def gpu_alone():
+    """A run of its GPUs alone, at the sizes that were asked for of one op."""
+    run = crossing(6)
+    rows = [
+        row for row in run.outcomes if row.case.device_id != "numpy:0" and "torch" not in row.case.device_id
+    ]
+    return replace(
+        run,
+        outcomes=[*rows, measured(case("relu", 64, device="cupy:0"), 1e-5)],
+        selection=replace(run.selection, sizes={"relu": [64]}),
+    )
+
+
+def asked():
+    """Without a GPU, and with sizes that were asked for of one op."""
+    return replace(cpu_run(), selection=replace(cpu_run().selection, sizes={"relu": [65536]}))
+
+
+def absent():
+    """No time of a GPU, for reasons of several ranks, and code of a CPU without plain NumPy beside it."""
+    cpu = [
+        measured(case(op, n, implementation), 1e-3 / k)
+        for n in (1024, 2**20)
+        for op, implementation, k in (("add", "tuned", 1), ("mul", "library", 1), ("mul", "tuned", 2))
+    ]
+    reasons = (
+        ("sub", "cupy:0", "no-dtype"),
+        ("add", "cupy:0", "out-of-memory"),
+        ("mul", "cupy:0", "no-implementation"),
+        ("mul", "wgpu:0", "no-transfer"),
+    )
+    return runs.answer_run(
+        [*cpu, *(skipped(case(op, 1024, device=device), reason, reason) for op, device, reason in reasons)],
+        devices=(CPU, GPU, runs.WEBGPU),
+    )
+
+
+def on_host():
+    """Beside ops on both sides one that no GPU can run, at two sizes."""
+    rows = [measured(runs.op_case("gelu", n), 1e-6 * n, sessions=5) for n in (1000, 2000)]
+    return runs.answer_run(
+        [*runs.BOTH, *runs.HOST, *rows, measured(runs.op_case("gelu", 2000, device="torch:cpu"), 1e-4)],
+        devices=(CPU, TORCH, GPU),
+    )
+
+
+def compiled():
+    """A user's function, whose compiled code is the fastest on both sides."""
+    return runs.function_run(
+        runs.WRITTEN
+        | {("numpy:0", "tuned"): runs.seconds(1e-6, 1e-9), ("cupy:0", "tuned"): runs.seconds(2e-5, 1e-10)}
+    )
+
+
+def twins():
+    """Queued calls alone, on two GPUs of one model: of some ops as fast, of others not, and without a time."""
+    ratios = {
+        "sub": (runs.rising(runs.VECTOR, 23_000),) * 2, "add": (runs.WINS, runs.WINS), "mul": (runs.WINS, dict.fromkeys(runs.WINS, 20.0)), "dot": (runs.OPEN_LOSS, {1024: 0.1, 2048: 0.2}),
+        "relu": (runs.rising(runs.VECTOR, 20_000), runs.rising(runs.VECTOR, 200_000)), "gelu": (runs.OPEN_LOSS, runs.OPEN_LOSS), "tanh": ({1024: 0.5, 2**24: 8.0}, {1024: 0.5, 2**20: 1.0, 2**24: 8.0}),
+        "exp": ({1024: 0.5, 2**24: 1.0},) * 2,
+    }  # fmt: skip
+    places = ("cupy:1", "wgpu:0", "cupy:0")
+    rows = [row for i, device in enumerate(places) for op, both in ratios.items() if i != 1 or op in ("add", "exp")
+            for row in runs.op_rows(op, {QUEUED: both[i // 2]}, device=device, cpu=not i)]  # fmt: skip
+    rows += [failed(case("div", 1024, device=device)) for device in places]
+    rows.append(skipped(case("copy", 1024, device="cupy:0"), "no-implementation"))
+    return runs.answer_run(
+        rows, devices=(CPU, replace(GPU, gpu_id="a"), replace(runs.SECOND, gpu_id="b"), runs.WEBGPU)
+    )
+
+
 def judge_claims(run):
     return [plain(result) for result in claims(analyse(run, claims=CLAIMS))]
 
@@ -225,6 +308,14 @@ def compare_devices(run, *, cases=False, **more):
     ]  # fmt: skip
 
 
+def derive(make):
+    """What one run says of everything but speedups and break-evens."""
+    found = analyse(make())
+    nouns = (roofline, overheads, amortizations, hybrids, pipelines, evidence, ratio_map, findings)
+    screen = answer(found, by_device=True), answer(found, thresholds=False)
+    return plain([*(noun(found) for noun in nouns), *screen, screen[0].queued_gain, screen[0].regimes])
+
+
 IGNORED = CompareOptions(
     ignored=(selector("relu"),), fail_on=("slower", "unsure", "failed", "missing", "noisy")
 )
@@ -232,12 +323,15 @@ RAISED = CompareOptions(thresholds=((selector("add"), 0.2),), alpha=0.1, insist=
 RUNS = {
     **{f"comparison {seed} of {k} sessions": (lambda seed=seed, k=k, sigma=sigma, options=options: comparison(seed, k, sigma, options))
        for seed, k, sigma, options in ((1, 1, 0.02, None), (2, 3, 0.05, IGNORED), (3, 5, 0.01, None), (4, 6, 0.04, RAISED), (5, 8, 0.02, IGNORED))},
+    "comparison of one case": lambda: plain(compared(*pair(cases=CASES[:1])).cases),
+    "comparison of 1 and 2 sessions": lambda: plain(compared(pair(k=1)[0], pair(k=2)[1]).cases),
     **{f"noise {seed}": (lambda seed=seed, k=k, sigma=sigma: of_noise(seed, k, 5, sigma)) for seed, k, sigma in ((1, 10, 0.01), (2, 13, 0.08))},
     **{f"steps in {count} runs": (lambda places=places, count=count: steps(count, places, count))
        for places, count in (([[3]], 6), ([[3]], 7), ([[4], [5]], 9), ([[4], []], 8), ([[4, 9], [7], [7, 8]], 14), ([[3, 8, 20], [17], [9, 22]], 25))},
     **{f"advice {regime}": (lambda regime=regime: advise(crossing(1), regime)) for regime in (QUEUED, WAITED, ALWAYS, "transfer-once-3")},
     "claims": lambda: judge_claims(crossing(2)), "claims, one session": lambda: judge_claims(crossing(3, sessions=1, sigma=0.1)),
     "speedups": lambda: compare_devices(crossing(2), cases=True), "speedups, wild": lambda: compare_devices(crossing(4, sessions=1, sigma=0.3)),
+    **{f"derived from {make.__name__}": (lambda make=make: derive(make)) for make in (crossing_once, full_run, hybrid_run, cpu_run, software_run, interrupted_run, runs.one_op_run, gpu_alone, asked, absent, on_host, compiled, twins)},
     "speedups over a GPU": lambda: compare_devices(crossing(2), baseline="cupy:0"),
 }  # fmt: skip
 

@@ -204,8 +204,9 @@ def test_a_launch_that_costs_little_more_than_an_empty_one_has_a_wider_prior():
 
 
 def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
-    row = row_of(measured(case(), 1e-3, discarded={"2": "throttled"}))
-    assert (row.label, row.sample_count) == ("throttled", 30)
+    found = analyse(run_of([measured(case(), 1e-3, discarded={"2": "throttled"})]))
+    assert (found.cases[0].label, found.cases[0].sample_count) == ("throttled", 30)
+    assert [finding.severity for finding in findings(found) if finding.code == "throttled"] == ["warning"]
     run = run_of([measured(case(), 1e-3, factors=[*QUIET, 5.0], discarded={"11": "throttled"})])
     row = analyse(run).cases[0]
     assert (row.label, row.sample_count) == ("ok", 30)
@@ -337,14 +338,15 @@ def test_a_session_that_lacks_a_case_is_named_by_its_place_in_the_plan():
 
 
 @pytest.mark.parametrize(("small_s", "large_s", "waits"), [
-    (1e-5, 9.5e-4, 1), (1e-5, 1e-5, 0), (9.0e-4, 9.5e-4, 0),  # the last: many launches, whatever the size
+    (0.01, 0.95, 1), (0.01, 0.01, 0), (0.9, 0.95, 0), (0.28125, 0.84375, 1), (0.01, 0.8, 1),  # the third: many launches, whatever the size
 ])  # fmt: skip
 def test_a_call_that_waits_by_itself_is_told_by_its_time(small_s, large_s, waits):
-    rows = []
-    for n, launch_s in ((1000, small_s), (10**6, large_s)):
-        what = replace(case("mine.f", n=n, regime="transfer-always", device="cupy:0"), group="function")
-        rows.append(measured(what, 5e-3, parts=replace(CALL, launch_s=[launch_s], single_s=[1e-3])))
-    assert len(find_waiting(run_of(rows))) == waits
+    rows, of = [], {"regime": "transfer-always", "device": "cupy:0"}
+    for op, n, launch_s in (("mine.f", 10**6, large_s), ("mine.f", 1000, small_s), ("mine.f", 2000, 0.5), ("add", 1, 0.1), ("add", 2, 0.9)):  # fmt: skip
+        what = replace(case(op, n=n, **of), group="function" if "." in op else "vector")
+        rows.append(measured(what, 5.0, parts=replace(CALL, launch_s=[launch_s], single_s=[1.0])))
+    lacking = measured(replace(what, group="function"), 5.0, parts=replace(CALL, single_s=[]))
+    assert find_waiting(run_of([lacking, *rows])) == [rows[0].id] * waits
 
 
 # ---------------------------------------------------------------- peaks from copy and matmul alone, never clipped
