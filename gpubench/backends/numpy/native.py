@@ -16,6 +16,7 @@ Only workers import this module: numba takes half a second.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np  # noqa: TID253 - this module is imported in a worker only
@@ -341,6 +342,139 @@ def tanh64(x):
     far = float64(1) - float64(2) / (exp64(float64(2) * abs(x)) + float64(1))
     far = -far if x < float64(0) else far
     return near if abs(x) < float64(0.625) else far
+
+
+# log(2^e m) = e ln 2 + log(m) with m between sqrt(1/2) and sqrt(2). With z = m - 1, log(m) in float32 is the polynomial
+# of Cephes, with an error of 1 u; in float64 it is a polynomial of z / (2 + z) (from FreeBSD, 1 u). Numbers below the
+# smallest normal number are scaled. Below 0 the result is NaN.
+_HALF_ROOT, _TINY, _SCALE = int32(0x3F3504F3), float32(2**-126), float32(2**23)
+_L8, _L7, _L6 = float32(7.0376836292e-2), float32(-1.1514610310e-1), float32(1.1676998740e-1)
+_L5, _L4, _L3 = float32(-1.2420140846e-1), float32(1.4249322787e-1), float32(-1.6668057665e-1)
+_L2, _L1, _L0, _HALF = (
+    float32(2.0000714765e-1),
+    float32(-2.4999993993e-1),
+    float32(3.3333331174e-1),
+    float32(0.5),
+)
+
+
+@scalar
+def log32(x):
+    small = x < _TINY
+    bits = bits32(x * _SCALE if small else x)
+    k = (bits - _HALF_ROOT) >> int32(23)
+    z = from_bits32(bits - (k << int32(23))) - _ONE
+    e = float32(k) - (float32(23) if small else _NOTHING)
+    p = fma(fma(fma(fma(_L8, z, _L7), z, _L6), z, _L5), z, _L4)
+    p = fma(fma(fma(fma(p, z, _L3), z, _L2), z, _L1), z, _L0)
+    y = fma(e, -_LN2_LOW, z * z * z * p)
+    y = fma(e, -_LN2_HIGH, z + fma(-_HALF, z * z, y))
+    y = y if x < _INFINITY else x
+    return y if x > _NOTHING else (-_INFINITY if x == _NOTHING else float32(np.nan))
+
+
+_HALF_ROOT_64, _TINY_64, _SCALE_64 = int64(0x3FE6A09E667F3BCD), float64(2.0**-1022), float64(2.0**54)
+_G1, _G2, _G3, _G4 = (
+    float64(6.666666666666735130e-01), float64(3.999999999940941908e-01), float64(2.857142874366239149e-01),
+    float64(2.222219843214978396e-01),
+)  # fmt: skip
+_G5, _G6, _G7 = (
+    float64(1.818357216161805012e-01),
+    float64(1.531383769920937332e-01),
+    float64(1.479819860511658591e-01),
+)
+
+
+@scalar
+def log64(x):
+    small = x < _TINY_64
+    bits = bits64(x * _SCALE_64 if small else x)
+    k = (bits - _HALF_ROOT_64) >> int64(52)
+    z = from_bits64(bits - (k << int64(52))) - float64(1)
+    e = float64(k) - (float64(54) if small else float64(0))
+    s = z / (float64(2) + z)
+    w, half = s * s, float64(0.5) * z * z
+    p = fma(fma(fma(_G7, w, _G6), w, _G5), w, _G4)
+    p = w * fma(fma(fma(p, w, _G3), w, _G2), w, _G1)
+    y = fma(e, -_LN2_HIGH_64, z - (half - fma(s, half + p, e * -_LN2_LOW_64)))
+    y = y if x < float64(np.inf) else x
+    return y if x > float64(0) else (float64(-np.inf) if x == float64(0) else float64(np.nan))
+
+
+# log(1 + x) is log(u) x / (u - 1), where u is the rounded 1 + x (Kahan).
+@scalar
+def log1p32(x):
+    u = _ONE + x
+    y, d = log32(u), u - _ONE
+    return y * (x / d) if d != _NOTHING and u < _INFINITY else (y if d != _NOTHING else x)
+
+
+@scalar
+def log1p64(x):
+    u = float64(1) + x
+    y, d = log64(u), u - float64(1)
+    return y * (x / d) if d != float64(0) and u < float64(np.inf) else (y if d != float64(0) else x)
+
+
+@scalar
+def expm1_32(x):
+    near = x * fma(x, fma(x, fma(x, fma(x, float32(1 / 120), float32(1 / 24)), float32(1 / 6)), _HALF), _ONE)
+    return near if abs(x) < float32(0.125) else exp32(x) - _ONE
+
+
+# erf is a polynomial (1 ulp) up to 0.93, and 1 minus a power of e above.
+@scalar
+def erf32(x):
+    t, z = abs(x), x * x
+    far = fma(fma(float32(-1.72853470e-5), t, float32(3.83197126e-4)), z,
+              fma(float32(-3.88396438e-3), t, float32(2.42546219e-2)))  # fmt: skip
+    far = fma(fma(fma(far, t, float32(-1.06777877e-1)), t, float32(-6.34846687e-1)), t, float32(-1.28717512e-1))
+    far = _ONE - exp32(fma(far, t, -t)) if t < float32(4) else _ONE
+    far = far if x > _NOTHING else -far
+    near = fma(fma(float32(-5.96761703e-4), z, float32(4.99119423e-3)), z, float32(-2.67681349e-2))
+    near = fma(fma(fma(near, z, float32(1.12819925e-1)), z, float32(-3.76125336e-1)), z, float32(1.28379166e-1))
+    return fma(near, x, x) if not t > float32(0.927734375) else far
+
+
+# What follows computes in float64, whose rounding float32 does not see. A sine is a polynomial of the distance to the
+# nearest multiple of pi / 2 (Taylor, 2e-9), whose number, below 2^50, tells which polynomial, and the sign.
+_S2, _S3, _S4, _S5, _S6, _S7, _S8, _S9 = (float64((-1) ** (i // 2) / math.factorial(i)) for i in range(2, 10))
+_TWO_OVER_PI, _PIO2_HIGH, _PIO2_LOW = float64(2 / np.pi), float64(np.pi / 2), float64(6.123233995736766e-17)
+
+
+@scalar
+def _sine(x, quarter):
+    wide_x = float64(x)
+    shifted = fma(wide_x, _TWO_OVER_PI, _MAGIC_64)
+    k = shifted - _MAGIC_64
+    r = fma(k, -_PIO2_LOW, fma(k, -_PIO2_HIGH, wide_x))
+    z, place = r * r, bits64(shifted) + quarter
+    odd = fma(fma(fma(fma(_S9, z, _S7), z, _S5), z, _S3) * z, r, r)
+    even = fma(fma(fma(fma(_S8, z, _S6), z, _S4), z, _S2), z, float64(1))
+    y = even if place & int64(1) else odd
+    return float32(-y if place & int64(2) else y)
+
+
+@scalar
+def sin32(x):
+    return _sine(x, int64(0))
+
+
+@scalar
+def cos32(x):
+    return _sine(x, int64(1))
+
+
+@scalar
+def pow32(x, y):
+    power = float32(exp64(float64(y) * log64(float64(abs(x)))))
+    power = _ONE if y == _NOTHING or x == _ONE or (x == -_ONE and y == y) else power
+    large = abs(y) >= float32(2**24)  # then y is an even number
+    k = int32(_NOTHING if large else y)
+    whole = large or float32(k) == y
+    below = -power if whole and k & int32(1) else power
+    below = below if whole or x == _NOTHING or x == -_INFINITY else float32(np.nan)
+    return below if bits32(x) < int32(0) else power
 
 
 @intrinsic(prefer_literal=True)

@@ -45,13 +45,16 @@ def numba_arguments(names: Sequence[str]) -> str:
 
 def numba_prelude(dtype: str) -> str:
     """Return the text that defines `real` for the arithmetic, `load` and `store` to convert between `real` and
-    memory, and `exp` and `tanh` of `real`."""
+    memory, and the elementary functions of `real`: those of `math` where `native` has none that is vectorized."""
     real = _REAL[dtype]
     bits = real[-2:]
     half = dtype == "float16"
-    return f"""from gpubench.backends.numpy.native import *
+    single = "expm1, erf, sin, cos, pow = expm1_32, erf32, sin32, cos32, pow32" if bits == "32" else ""
+    return f"""from math import *
+from gpubench.backends.numpy.native import *
 
-real, exp, tanh = {real}, exp{bits}, tanh{bits}
+real, exp, tanh, log, log1p = {real}, exp{bits}, tanh{bits}, log{bits}, log1p{bits}
+{single}
 minus_infinity = real(float64("-inf"))
 load, store = {"wide, narrow" if half else "as_is, as_is"}
 is_half = {half}

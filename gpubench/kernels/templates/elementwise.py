@@ -186,7 +186,7 @@ def _numba_source(formula: Formula, dtype: str, streaming: bool) -> str:
     else:
         loads = [f"{name} = load({name}_[i])" for name in formula.names]
         element = "\n".join([*loads, formula.statements("python", "return store({})")])
-    return f"""{numba_prelude(dtype)}{formula.python_imports()}
+    return f"""{numba_prelude(dtype)}
 
 @scalar
 def element({arrays}, i):

@@ -153,8 +153,6 @@ _LANGUAGES = {
     "cuda": Language("real({})", "const auto {} = {};", _CHOICE),
     "python": Language("real({})", "{} = {}", _CHOICE, "and", "or"),
 }  # fmt: skip
-# Functions that the compiled CPU module has without an import. All others come from `math`, which numba compiles.
-_NATIVE = ("exp", "tanh", *_EXACT)
 
 
 class Untraceable(Exception):
@@ -372,11 +370,6 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         """Return the texts of the f32 functions that the formula calls and WGSL lacks. They take single numbers,
         not vectors."""
         return list(dict.fromkeys(text for name in self.functions for text in _WGSL_FUNCTIONS.get(name, ())))
-
-    def python_imports(self) -> str:
-        """Return the import of the functions that the compiled CPU module lacks, or an empty text."""
-        names = [name for name in self.functions if name not in _NATIVE]
-        return f"from math import {', '.join(names)}\n" if names else ""
 
     def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
         """Return `formula`, the function that was traced, as one that works on the arrays of any library."""

@@ -150,7 +150,7 @@ def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     steps = "\n".join(at(f"i + {k} * length", f"r{k}") for k in streams)
     ends = " + ".join(f"r{k}" for k in streams) if adds else "larger(r0, r1)"
     result = "r0" if adds else "r0 if bad == 0 else real(nan)"
-    return f"""{numba_prelude(dtype)}{element.python_imports()}
+    return f"""{numba_prelude(dtype)}
 nan = float64("nan")
 
 

@@ -1,5 +1,6 @@
 """The CPU's kernels, compiled and by NumPy's own calls: right in every way that a machine may choose, on one thread and on several."""
 
+import importlib
 import math
 import os
 import re
@@ -8,8 +9,10 @@ import sys
 from functools import partial
 
 import msgspec
+import numba
 import numpy as np
 import pytest
+import scipy.special
 
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, compiled, machine_code
@@ -196,6 +199,37 @@ def test_the_loops_are_vectors(pool, name):
     packed = r"\bv?(?:mul|add|max|div|and|mov|fm\w*)\w*p[sd]\b|\bf(?:mul|add|mla)\s+v\d"
     # At least a load and a store: LLVM does not unroll every loop on every processor.
     assert len(re.findall(packed, assembly)) >= 2, assembly[:2000]
+
+
+@pytest.mark.parametrize(("name", "reference", "low", "high", "ulps"), [
+    ("exp32", np.exp, -87, 88, 2), ("exp64", np.exp, -708, 709, 3), ("tanh32", np.tanh, -9, 9, 5), ("tanh64", np.tanh, -19, 19, 4),
+    ("log32", np.log, 1e-44, 3e38, 1), ("log64", np.log, 1e-320, 1e308, 1), ("expm1_32", np.expm1, -87, 88, 6),
+    ("log1p32", np.log1p, -0.9999, 3e38, 3), ("log1p64", np.log1p, -0.9999, 1e308, 3), ("erf32", scipy.special.erf, -5, 5, 1),
+    ("sin32", np.sin, -1e9, 1e9, 1), ("cos32", np.cos, -1e9, 1e9, 1),
+])  # fmt: skip
+def test_elementary_functions_are_vectors_and_nearly_exact(name, reference, low, high, ulps):
+    native = importlib.import_module("gpubench.backends.numpy.native")
+    function, dtype = getattr(native, name), np.dtype(f"float{name[-2:]}")
+
+    @numba.njit(fastmath=native.BODY, error_model="numpy")
+    def loop(x, out):
+        for i in range(x.size):
+            out[i] = function(x[i])
+
+    magnitudes = [
+        np.geomspace(max(1e-5 * (low < 0), low), high, 3000),
+        -np.geomspace(1e-5, max(-low, 1e-4), 3000),
+    ]
+    x = np.concatenate([magnitudes[0], *(magnitudes[1:] if low < 0 else ()), SPECIAL]).astype(dtype)
+    loop(x, out := np.empty_like(x))
+    with np.errstate(all="ignore"):
+        want = reference(x.astype(np.float64 if reference is scipy.special.erf else np.longdouble))
+        error = np.abs(out - want) / np.spacing(np.abs(want.astype(dtype)))
+    finite = np.isfinite(want.astype(dtype)) & (np.abs(want) >= np.finfo(dtype).tiny)
+    assert error[finite].max() <= ulps
+    np.testing.assert_array_equal(out[~np.isfinite(want)], want[~np.isfinite(want)].astype(dtype))
+    (assembly,) = loop.inspect_asm().values()
+    assert len(re.findall(r"\bv?(?:mul|add|fm\w*)\w*p[sd]\b|\bf(?:mul|add|mla)\s+v\d", assembly)) >= 2
 
 
 def test_variables_of_numba_that_a_user_has_set_are_named(monkeypatch):

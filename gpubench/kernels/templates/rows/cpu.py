@@ -97,9 +97,7 @@ class _Text(msgspec.Struct, frozen=True):
         folds = [self._fold(step) for step in self.formula.steps if step.kind != "number"]
         text = "\n\n".join([*folds, _function("element", self.formula.element), _WRITE, *kernels])
         text = re.sub(rf"\b({'|'.join(words)})\b", lambda word: words[word[0]], text)
-        formulas = (*(step.formula for step in self.formula.steps), self.formula.element)
-        imports = dict.fromkeys(formula.python_imports() for formula in formulas)
-        return f"{numba_prelude(self.dtype)}{''.join(imports)}\n{text}"
+        return f"{numba_prelude(self.dtype)}\n{text}"
 
     @property
     def _values(self) -> list[str]:
