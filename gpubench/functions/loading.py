@@ -256,7 +256,7 @@ def load_source(source: CodeSource) -> Loaded:
     declare.MEASURES = False
     before = len(DECLARED)
     try:
-        with contain(), _same_random_numbers():
+        with contain(), same_random_numbers():
             sys.argv = [source.place]  # a parser of arguments at the file's top finds none
             content, file_digest = _import(source)
     except SystemExit as error:
@@ -358,7 +358,7 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         low, high = DRAWN.low, DRAWN.high
         return [(low + (high - low) * rng.random(n, dtype=width)).astype(dtype) for _ in arguments]
     _seed_others((seed + n) % 2**32)
-    made = _call_maker(function.make, {"rng": rng, "n": n, "dtype": dtype})
+    made = call_maker(function.make, {"rng": rng, "n": n, "dtype": dtype})
     if isinstance(made, Iterator):
         made = list(made)
     if not isinstance(made, list | tuple):
@@ -391,7 +391,7 @@ def _seed_others(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _same_random_numbers() -> Iterator[None]:
+def same_random_numbers() -> Iterator[None]:
     """Let the user's file draw the same random numbers in every process, such as the weights of a network."""
     import numpy as np
 
@@ -428,7 +428,7 @@ class _SeedsTorch(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
+def call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
     """Call the user's function for inputs, with as many of `arguments` as it takes, by name or in order."""
     try:
         parameters = inspect.signature(make).parameters.values()

@@ -113,7 +113,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         """Write an input into the array that the buffer holds. Replace the held object instead if it is no array
         of this shape, is read-only, or shares its memory with the input on the host."""
         # If `to_gpu` returned a view, writing to it would change the earlier input, which is needed again.
-        before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
+        before, own = buffer.value, shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)
         is_array = any(
             hasattr(before, name) for name in ("__array_interface__", "data_ptr", "__cuda_array_interface__")
@@ -214,7 +214,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return self._inner.time(launch, repeat, cold=cold)
 
 
-def _shares_memory(value: Any, host: Any) -> bool:
+def shares_memory(value: Any, host: Any) -> bool:
     """Tell whether an object is `host` or a view of it."""
     import numpy as np
 

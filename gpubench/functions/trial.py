@@ -142,7 +142,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         source=request.source.name, name=name, digest=digest(function),
         summary=doc.splitlines()[0] if doc else f"{name}({', '.join(arguments)})",
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
-        seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials, request),
+        seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=highest_size(trials, request),
         dtypes=_dtypes(function), inputs_s=[(t.n, t.inputs_s) for t in trials], pair=function.gpu is not None,
         backends=_backends(function), one_of=one_of(function),
         flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
@@ -285,7 +285,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
         hint = ""
         if function.gpu is None and "Tensor" in what:
             hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
-        elif function.make is None and not again:
+        elif function.make is None:
             hint = "called with vectors of n numbers (others: @gpubench.function(inputs=lambda rng, n: [...])) "
         raise PluginError(f"{hint}it raises {what} at n = {n}") from error
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
@@ -398,7 +398,7 @@ def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
     )  # fmt: skip
 
 
-def _highest(trials: list[Trial], request: TrialRequest) -> int:
+def highest_size(trials: list[Trial], request: TrialRequest) -> int:
     """Return the largest size that a search may measure: the lowest size, doubled as far as HIGHEST, memory and
     time allow."""
     held: Points = [

@@ -202,15 +202,9 @@ def test_gpu_programs_train_and_are_measured_by_their_library(gpubench, tmp_path
 
 BAD = """
 @gpubench.function
-def changes(xp, x):
-    x += 1
-    return x
-@gpubench.function
 def crashes(xp, x):
     import os
     os.abort()
-@gpubench.function
-def nothing(xp, x): x.sum()
 @gpubench.function
 def small(xp, x):
     if len(x) > 300:
@@ -221,17 +215,8 @@ def small(xp, x):
 def twice(xp, x): return x
 @gpubench.function
 def twice(xp, x): return x + 1
-@gpubench.function
-def drawn(xp, x): return x
-@drawn.inputs
-def _(rng, n): return [np.random.default_rng().random(n)]
 add = gpubench.function(lambda xp, a, b: a + b)
-remembers = gpubench.function(lambda xp, x, kept={}: kept.setdefault(len(x), xp.sort(x)))
-empty = gpubench.function(lambda xp, x: ())
 exits = gpubench.function(lambda xp, x: exit(3))
-alike = gpubench.function(add.cpu, inputs=lambda n: np.ones(n))
-@gpubench.function(inputs=lambda rng, n: [rng.permutation(n) + 0.0])
-def ranks(xp, x): return xp.sort(x) if (x % 1 == 0).all() else 1 / 0
 """
 OTHERS = """
 state = []
@@ -241,15 +226,10 @@ assert annotated.__annotations__ == {"x": int}  # no module of gpubench says how
 def counts(xp, x):  # global state that its result does not show
     state.append(1)
     return x.sum()
-@gpubench.function
-def moving(xp, x):  # global state that it does
-    return x.sum() + np.random.random()
 @gpubench.function(backends="torch")
 def elsewhere(xp, x): return x.sum()
 @gpubench.function(inputs=lambda rng, n: [rng.random(n, dtype="float32"), np.float32(rng.random())])
 def by_scalar(xp, x, factor): return xp.sort(x) * factor
-@gpubench.function
-def odd(xp, x): return {"an": object()}
 @gpubench.function
 def lossy(xp, x): return xp.sort((x + 1e6) - 1e6)
 @gpubench.function(dtypes="float64")
@@ -260,7 +240,6 @@ def wide(xp, x):
 def alone(x): return np.tanh(x)
 import dataclasses
 import sys
-import threading
 import pandas
 assert sys.argv[1:] == []  # a parser of arguments is content
 def table(rng, n):
@@ -269,17 +248,11 @@ def table(rng, n):
     return [pandas.DataFrame({"text": texts, "day": pandas.to_datetime(values), "value": values})]
 def order(table): return table.sort_values("value")
 missing = gpubench.pair(cpu=order, gpu=order, inputs=table)
-def least(parts):
-    parts["x"].sort()
-    return parts["x"][:1]
-inside = gpubench.pair(cpu=least, gpu=least, inputs=lambda rng, n: [{"x": rng.random(n)}])
 Numbers = dataclasses.make_dataclass("Numbers", ["all"])
 numbers = gpubench.function(lambda xp, x: Numbers([x.sum(), len(x), x.max()]))
 odder = gpubench.function(lambda xp, x: {"an": object()}, same=lambda a, b: list(a) == list(b))
 lonely = gpubench.function(lambda xp: xp.arange(9.0))
-negative = gpubench.function(lambda xp, x: xp.log(-x))
 endless = gpubench.function(lambda xp, x: xp.sort(x / 0))
-strange = gpubench.function(lambda xp, x: x, backends="numpy,cudda")
 hidden = gpubench.function(lambda xp, x: np.ma.masked_greater(x, 1))
 class Scale:
     def __init__(self): self.tolerance, self.make = "hard", None
@@ -293,16 +266,13 @@ of_n = gpubench.function(lambda xp, x: x.sum(), inputs=lambda size: np.random.ra
 swapped = gpubench.function(lambda xp, x: x.max(), inputs=lambda n=9, rng=None: [rng.random(n)])
 levels = gpubench.function(lambda xp, x: xp.unique(x), inputs=lambda rng, n: [rng.integers(0, 9, n) * np.float32(1)])
 codes = gpubench.function(lambda xp, i: xp.unique(i) / 2, inputs=lambda rng, n: [rng.integers(0, 9, n)])
-locked = gpubench.function(lambda xp, x, lock: x, inputs=lambda rng, n: [rng.random(n), threading.Lock()])
-@gpubench.function(dtypes="f31")
-def misspelt(xp, x): return x
 """
 
 
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = "add counts by_scalar wide alone missing numbers endless lonely hidden called ordered of_n swapped levels codes ranks odder".split()
+    sound = "add counts by_scalar wide alone missing numbers endless lonely hidden called ordered of_n swapped levels codes odder".split()
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}
@@ -310,14 +280,8 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         f"mine.wide/n={n}/float64/library/resident@numpy:0" for n in (256, 512)}  # fmt: skip
     wrong = said(report, "bad-function")
     reasons = {
-        "changes": "it changes x", "crashes": "its first call ended the process, which was ended by SIGABRT",
-        "nothing": "it returns nothing: return", "empty": "it returns nothing",
-        "remembers": "it returns its first result for other values too", "exits": "it raises SystemExit: 3",
-        "alike": "its inputs are of type ndarray: return a list", "twice": "two functions are called twice",
-        "drawn": "its inputs differ from call to call", "moving": "two calls give different results",
-        "misspelt": "there is no dtype 'f31': take float64, float32, float16, bfloat16",
-        "held": "it has no name in the file", "negative": "its whole result is NaN", "strange": "there is no backend 'cudda'",
-        "locked": "its inputs cannot be copied: TypeError", "inside": "it changes parts", "odd": "it returns an object of type object, which is no array: say same="}  # fmt: skip
+        "crashes": "its first call ended the process, which was ended by SIGABRT", "exits": "it raises SystemExit: 3",
+        "twice": "two functions are called twice", "held": "it has no name in the file"}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     assert "lonely takes no inputs (arguments with" in said(report, "own-sizes")
     details = {case["id"]: case["detail"] for case in report["cases"]}
@@ -328,7 +292,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     def detail(name, n=256):
         return details[f"mine.{name}/n={n}/float32/library/resident@numpy:0"]
 
-    assert detail("small", 512) == "it raises ValueError: too many (mine.py, line 19)"
+    assert detail("small", 512) == "it raises ValueError: too many (mine.py, line 13)"
     assert detail("elsewhere") == "mine.elsewhere is declared for torch alone"
     assert detail("lossy").startswith("in float32 NumPy's own result is off by")
 
@@ -340,13 +304,9 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
     ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
-    *((f"gpubench.function(tolerance={x})(len)\n", "cannot be imported", f"the option tolerance is {x}") for x in ("'1e-3'", "1e-120")),
-    ("f = gpubench.function(lambda x: x[:, 0])", "no function", "with vectors of n numbers (others: @gpubench.function(inputs="),
-    *((f"f = gpubench.function(lambda xp, x: x, flops=lambda n: {x})", "no function", "a number of operations") for x in ("np.nan", "10**400")),
-    ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 1 // 0)", "no function", "its option flops raises ZeroDivisionError"),
     ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
     ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
-    ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"), ("@gpubench.function\ndef f(xp, x): raise ValueError('x' * 999)", "no function", "Error: xxx"),
+    ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
     ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip
 @pytest.mark.usefixtures("forked_children")
 def test_a_file_that_cannot_be_used(in_process, tmp_path, text, words, why):
