@@ -31,17 +31,6 @@ def distribution(site, folder="gpubench-1.0.0.dist-info", **files):
     return site
 
 
-@pytest.mark.parametrize(("folder", "name"), [
-    ("gpubench_cli-0.0.9.dist-info", "gpubench-cli"), ("GPUbench.CLI-0.0.9.dist-info", "GPUbench_CLI")])  # fmt: skip
-@pytest.mark.check
-def test_our_own_distribution_is_none(tmp_path, monkeypatch, folder, name):
-    distribution(tmp_path, folder, METADATA=METADATA.replace("gpubench", name), RECORD=RECORD)
-    metadata = METADATA.replace("gpubench", "plugin")
-    distribution(tmp_path, "plugin-1.dist-info", METADATA=metadata, RECORD="gpubench_x/a.py,,\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert find_clash() is None
-
-
 def test_the_page_for_unexpected_failures_names_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gpubench.cli.command.run_app", Mock(side_effect=RuntimeError("oops")))
     assert guard([]) == ExitCode.FAILED
@@ -88,20 +77,6 @@ def test_a_file_that_went_with_it(site, tmp_path):
     reported = "".join(started(words, tmp_path / "folder", PYTHONPATH=str(site)).stderr for words in COMMANDS)
     assert "  why: files of gpubench are missing or replaced\n" in reported
     assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
-
-
-@pytest.mark.parametrize(("module", "why", "fix"), [
-    ("typer", "the package typer, which gpubench needs, is not installed", "-m pip install gpubench-cli"),
-    ("typer.core", "the package typer does not load", "-m pip install --upgrade --force-reinstall typer"),
-    ("_posixsubprocess", "this Python lacks its module _posixsubprocess", "install another Python, and gpubench in it")])  # fmt: skip
-def test_a_package_or_module_that_gpubench_needs_is_missing_or_broken(site, module, why, fix):
-    program = f"import sys; sys.modules['{module}'] = None; import gpubench.cli as c; sys.exit(c.main())"
-    ended = started([sys.executable, "-c", program, "ops", "--help"], site)
-    assert (ended.returncode, f"  why: {why}\n" in ended.stderr, f"{fix}\n" in ended.stderr) == (
-        1,
-        True,
-        True,
-    ), ended.stderr
 
 
 def test_detect_names_it(gpubench, tmp_path):

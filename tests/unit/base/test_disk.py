@@ -109,6 +109,11 @@ def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_pa
             with pytest.raises(OSError, match="full"):
                 disk.write_whole(link, b"longer than before")
         assert path.read_bytes() == b"long"
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.os, "access", lambda *_: False)
+        with pytest.raises(PermissionError):
+            disk.write_whole(link, b"not ours")
+    assert path.read_bytes() == b"long"
     disk.write_whole(link, b"x")
     disk.append(link, b"y")
     assert (path.read_bytes(), link.is_symlink()) == (b"xy", os.name != "nt")

@@ -1,13 +1,17 @@
 """Commands that somebody may paste: for this checkout or this package, this interpreter and the shells of the system, and the right PyTorch for a GPU."""
 
+import contextlib
+import importlib
+import json
 import os
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpubench.base import installation
+from gpubench.base import installation, load_library, plugins
 from gpubench.base.installation import (
     EXTRAS,
     install_command,
@@ -18,6 +22,7 @@ from gpubench.base.installation import (
     torch_hint,
     upgrade_command,
 )
+from gpubench.base.plugins import containment, wings
 from gpubench.detect import inspection
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Compute, Gpu
@@ -156,3 +161,106 @@ def test_an_environment_without_pip_is_one_of_uv(monkeypatch):
     for command in (locate(install_command("plots")), repair_command(), upgrade):
         assert shlex.split(command)[:3] == ["uv", "pip", "install"]
         assert shlex.split(command)[-2:] == ["--python", sys.executable]
+
+
+# ------------------------------------------------------------------- what has failed, and which part of a wing is left out
+
+
+def distribution(name, **texts):
+    """An installed package with these files; `top_level` stands for top_level.txt."""
+    return SimpleNamespace(
+        name=name, version="1 a", read_text=lambda file: texts.get(file.removesuffix(".txt"))
+    )
+
+
+NONE = distribution("none")
+BROKEN = SimpleNamespace(name="broken", read_text=lambda file: 1 / 0)
+
+
+@pytest.mark.parametrize(("installed", "clash"), [
+    ([NONE, BROKEN, distribution("Other Bench", top_level="a\ngpubench\n")], ("Other?Bench", "1?a")), ([NONE, BROKEN], None),
+    ([distribution("b", RECORD="x.py,\ngpubench/x.py,")], ("b", "1?a")), ([distribution("b", RECORD="gpubench.py,")], ("b", "1?a")),
+    ([distribution("b", RECORD="gpubench_b/x.py,", top_level="gpubench_b")], None), ([distribution("GPUbench_.cli", top_level="gpubench")], None)])  # fmt: skip
+def test_another_package_of_the_same_name_is_found(monkeypatch, installed, clash):
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: installed)
+    assert installation.find_clash() == clash
+
+
+@pytest.mark.parametrize(("error", "why", "fix"), [
+    (ImportError("no", name="gpubench.cli.x"), "files of gpubench are missing or replaced", "--force-reinstall"),
+    (ImportError("no", name="json.x"), "this Python lacks its module json", "install another Python"),
+    (ImportError("no", name="nowhere.x"), "the package nowhere, which gpubench needs, is not installed", "pip install"),
+    (ImportError("no", name="numpy.x"), "the package numpy does not load", "--upgrade --force-reinstall numpy"),
+    (ImportError("no"), "this is a bug in gpubench", "report"), (ValueError("no"), "this is a bug in gpubench", "report")])  # fmt: skip
+def test_an_unexpected_failure_has_its_cause_and_a_remedy(monkeypatch, capsys, error, why, fix):
+    monkeypatch.setattr(installation, "find_clash", lambda: None)
+    assert installation.tell_bug(error) == 1
+    told = capsys.readouterr().err
+    assert f"{type(error).__name__}: no" in told
+    (end,) = [text.partition("\n  fix: ") for text in told.split("\n  why: ")[1:]]
+    assert (end[0].startswith(why), fix in end[2], "error: gpubench " in told) == (True, True, True)
+    monkeypatch.setattr(installation, "find_clash", lambda: ("other", "1"))
+    installation.tell_bug(error)
+    assert "\n  why: other 1 installs a folder gpubench too" in capsys.readouterr().err
+
+
+def test_a_wing_that_breaks_is_left_out_and_it_is_told_once(monkeypatch, capsys):
+    def load(module):
+        if module == "gpubench.broken":
+            raise ValueError("no luck")
+        return importlib.import_module(module)
+
+    def load_entry(entry):
+        if entry.name == "bad":
+            raise plugins.PluginError("it is bad")
+        return entry.name
+
+    broken = {}
+    monkeypatch.setattr(wings, "_broken", broken)
+    monkeypatch.setattr(wings, "OWN", ("absent", "broken", "energy"))
+    with monkeypatch.context() as patched:
+        patched.setattr(wings, "importlib", SimpleNamespace(import_module=load))
+        assert [wing.__class__.__name__ for wing in wings.own.__wrapped__()] == ["Wing"]
+    assert broken == {"broken": "ValueError: no luck"}
+    monkeypatch.setattr(
+        plugins, "entries", lambda group: [SimpleNamespace(name=name) for name in ("bad", "good")]
+    )
+    monkeypatch.setattr(plugins, "load", load_entry)
+    for _ in range(2):
+        wings.tell_broken()
+        assert wings.foreign.__wrapped__() == ("good",)
+    places = {"json": "json:loads", "gone": "nowhere:x", "wing": "gpubench.energy.nowhere:x"}
+    assert (wings.find_all(places), json.loads) == ({"json": json.loads}, wings.find("json:loads"))
+    parts = [
+        f"the part {name} of a wing cannot be used: ModuleNotFoundError: No module named '{name}'"
+        for name in ("nowhere", "gpubench.energy.nowhere")
+    ]
+    told = (
+        "the wing broken cannot be used: ValueError: no luck",
+        "the wing bad cannot be used: it is bad",
+        *parts,
+    )
+    assert capsys.readouterr().err.splitlines() == [f"warning: {text}" for text in told]
+    with pytest.raises(ModuleNotFoundError):
+        wings.find("gpubench.base.nowhere:x")
+    monkeypatch.setattr(wings, "brought", lambda what: {"stages": "json:loads", "split": "json:dumps"})
+    assert [wings.for_op("ops", SimpleNamespace(stages=a, split=b)) for a, b in ((1, 1), (0, 1), ((), ""))] == [
+        json.loads,
+        json.dumps,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(("text", "raises", "why"), [("raise SystemExit(3)", ImportError, "SystemExit: 3"), ("raise KeyboardInterrupt", KeyboardInterrupt, ""),
+                                                     ("1 / 0", ZeroDivisionError, "division"), ("x = 1", None, "")])  # fmt: skip
+def test_a_library_that_ends_the_process_counts_as_absent(monkeypatch, tmp_path, text, raises, why):
+    (tmp_path / "own_library.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_library", raising=False)
+    with pytest.raises(raises, match=why) if raises else contextlib.nullcontext():
+        assert load_library("own_library").x == 1
+
+
+def test_limits_that_a_system_lacks_are_no_part_of_the_state(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert containment.lasting_state()["the limits"] == []

@@ -89,3 +89,28 @@ def test_a_command_that_no_signal_ends_is_abandoned(monkeypatch):
     alive, daemons = tasks[0].alive, {thread.daemon for thread in {*threading.enumerate()} - before}
     send_kill(tasks[0])
     assert (alive, daemons) == (True, {True})
+
+
+@pytest.mark.parametrize(("status", "text"), [
+    (0, "exited with status 0"), (7, "exited with status 7"), (-6, "was ended by SIGABRT"), (-40, "was ended by signal 40"),
+    (0xBFFFFFFF, "exited with status 3221225471"), (0xC0000000, "crashed with status 0xC0000000"), (0xC0000005, "crashed with status 0xC0000005")])  # fmt: skip
+def test_the_end_of_a_process_has_words(status, text):
+    assert processes.ending(status) == text
+
+
+def test_a_child_of_our_session_is_ended_alone():
+    words = "import os; print(os.getpgrp(), flush=True); input()"
+    child = processes.Child([sys.executable, "-c", words], own_session=False, framed=False)
+    assert int(child.lines.get(timeout=60)) == os.getpgrp()
+    child.kill()
+    assert (child.alive, child.wait(0)) == (False, -9)
+
+
+@pytest.mark.parametrize(("parts", "text", "left_out"), [
+    ([b"abc"], "abc", 0), ([b"abcd", b"efgh"], "abcdefgh", 0), ([b"abcdefgh", b"i"], "abcd\n[1 bytes left out]\nfghi", 1),
+    ([b"ab", b"cdefghijkl"], "abcd\n[4 bytes left out]\nijkl", 4), ([b"\xff "], "\ufffd", 0)])  # fmt: skip
+def test_of_a_long_output_the_begin_and_the_end_are_kept(parts, text, left_out):
+    kept = processes.Excerpt(4)
+    for part in parts:
+        kept.add(part)
+    assert (kept.text(), kept.left_out) == (text, left_out)

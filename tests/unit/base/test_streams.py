@@ -1,5 +1,6 @@
 """Streams that survive what cannot be written, and lines that no runner of a CI obeys."""
 
+import contextlib
 import errno
 import io
 import itertools
@@ -115,6 +116,14 @@ def test_a_command_of_ours_has_a_line_of_its_own() -> None:
     stream.command("::error::x")
     stream.write("::y")
     assert whole.getvalue() == "half\n::error::x\n: :y"
+    for stderr, text in (
+        (streams.Stream(io.StringIO(), survives=True, guarded=True), ": :y\n::z\n"),
+        (io.StringIO(), "::y\n::z\n"),
+    ):
+        with contextlib.redirect_stderr(stderr):
+            print("::y", file=sys.stderr)
+            streams.command("::z")
+        assert getattr(stderr, "stream", stderr).getvalue() == text
 
 
 @pytest.mark.parametrize("name", ["CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"])

@@ -34,7 +34,7 @@ def test_documented_implementations(text, sizes):
     ("", 1), ("0", 1), ("-4", 1), ("1k,,4k", 4), ("1k,4q", 4), ("1k,0", 4), ("0.0001k", 1), ("1.5", 1),
     ("2^41", 1), ("1e13", 1), ("2^99999999999999", 1), ("10i", 1), ("1__0", 1), ("_1", 1), ("٣", 1),
     ("9" * 5000, 1), ("4k:1k", 1), ("1k:", 4), (":1k", 1), ("1k:4k:2", 7), ("1k:4k:x1", 7), ("1k:4k:x", 8),
-    ("1k:4k:+0", 8), ("1:2:3:4", 1), ("1:1001:+1", 8), ("auto", 1),
+    ("1k:4k:+0", 8), ("1:2:3:4", 1), ("1:1001:+1", 8), ("auto", 1), ("1:1000:+1,2000", 11),
 ])  # fmt: skip
 def test_everything_else_is_a_usage_error_with_its_position(text, position):
     with pytest.raises(UsageError) as caught:
@@ -78,7 +78,7 @@ def test_durations_and_percentages(parse, text, value):
 @pytest.mark.parametrize(("text", "said"), [
     *((units.format_seconds(seconds), said) for seconds, said in (
         (1.234, "1.23 s"), (0.5, "500 ms"), (0.00123456, "1.23 ms"), (0.0009999, "1.00 ms"), (0.001, "1.00 ms"),
-        (2.62e-4, "262 us"), (4.63e-7, "463 ns"), (1.2e-11, "0.0120 ns"), (0.0, "0 ns"), (950.0, "950 s"),
+        (2.62e-4, "262 us"), (4.63e-7, "463 ns"), (1.2e-11, "0.0120 ns"), (0.0, "0 ns"), (950.0, "950 s"), (math.inf, "inf"),
         (12345.0, "12300 s"))),
     (units.format_seconds(0.0123, unit="us", digits=2), "12000 us"),
     *((units.format_bytes(n), said) for n, said in (
