@@ -248,7 +248,7 @@ class CaseRun:
             self._launch_s = typical
             self.runtime.pace.note(self.case, typical)
         self.runtime.sink(BlockDone(*self._place(), typical, precision, len(self.kept)))
-        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, target=self._wanted)
+        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, target=self.wanted)
         if reason is not None:
             self.stop(reason)
 
@@ -275,8 +275,6 @@ class CaseRun:
 
     def stop(self, reason: StopReason) -> None:
         """End the sampling in this session. A time-out before the least number of samples is a failure."""
-        if self.over:
-            return
         self.over = True
         least = self.runtime.settings.min_samples
         if reason == "timeout" and len(self.kept) < least:
@@ -488,7 +486,7 @@ class CaseRun:
         return self._launch_s * (self.case.calls or 1) >= LONG_S
 
     @property
-    def _wanted(self) -> int | None:
+    def wanted(self) -> int | None:
         """The number of blocks to take, or None if the settings decide."""
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:

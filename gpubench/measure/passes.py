@@ -437,12 +437,12 @@ class Passes:
             sizes.add(top)
         return sorted(sizes)
 
-    def _races_of(self, series: Series) -> list[Race]:
+    def races_of(self, series: Series) -> list[Race]:
         """Return the curves of an op by side. Those of a user's function come first as it is written, then with all
         code, if there is more."""
         if series.key not in self._races:
             fitted = self.points.fit(series)
-            written = _keep_own_code(fitted, self._cpu) if series.op.group == FUNCTIONS else fitted
+            written = keep_own_code(fitted, self._cpu) if series.op.group == FUNCTIONS else fitted
             self._races[series.key] = [
                 self._sides(chosen) for chosen in (written, fitted)[: 1 + (len(written) < len(fitted))]
             ]
@@ -456,7 +456,7 @@ class Passes:
         """Return the break-evens of an op whose intervals are still too wide, one for each GPU, regime and race."""
         rows = self.points.rows(series)
         opens = []
-        weighed = zip(self._races_of(series), (1.0, SECOND_WEIGHT), strict=False)
+        weighed = zip(self.races_of(series), (1.0, SECOND_WEIGHT), strict=False)
         for (race, weight), cell in itertools.product(weighed, cells(rows, self._cpu, self._software)):
             own, cpu = race.get(cell, NOBODY), race.get(None, NOBODY)
             threshold = curves.compare(own, cpu, COARSE)
@@ -502,7 +502,7 @@ class Passes:
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
-        rows, race = self.points.rows(series), self._races_of(series)[0]
+        rows, race = self.points.rows(series), self.races_of(series)[0]
         opens = self._open(series)
         beyond = max([rungs.middle, *(2 * item.threshold.n for item in opens if item.threshold.state == "at")])
         step = max(1, series.ladder.granule)
@@ -553,7 +553,7 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
     return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]
 
 
-def _keep_own_code(
+def keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
     """Return the curves of a user's function as written, or all curves if one side would lack any."""

@@ -203,7 +203,7 @@ def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
         return [regime for regime in regimes if regime in ASSIGNED_REGIMES]
     # A GPU that shares the host's memory computes in place instead of copying.
     usual = not constraints.named_regimes and regimes == list(REGIMES)
-    return UNIFIED_REGIMES if usual and device.unified and not _stays_off_host(op, device) else regimes
+    return UNIFIED_REGIMES if usual and device.unified and not stays_off_host(op, device) else regimes
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
@@ -281,7 +281,7 @@ def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Sk
         return skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
     if op.only and case.backend not in op.only:
         return skip(case, "no-implementation", f"{op.name} is declared for {', '.join(op.only)} alone")
-    if case.memory and (why := _stays_off_host(op, target.device)):
+    if case.memory and (why := stays_off_host(op, target.device)):
         return skip(case, "not-in-place", why, hint=REASONS["not-in-place"].remedy)
     return (
         _no_kernel(op, case, target)
@@ -376,7 +376,7 @@ def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> in
     return max(LEAST_SETS, min([MOST_SETS, *counts]))
 
 
-def _stays_off_host(op: Op, device: Device) -> str:
+def stays_off_host(op: Op, device: Device) -> str:
     """Return why the op cannot compute in the host's memory on this device, or an empty text if it can."""
     if device.backend in SEVERAL:
         return f"{device.id} has its data on several sides"

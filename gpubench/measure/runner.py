@@ -178,7 +178,7 @@ class Runner:
         before = self.spec.load()
         self._begun += 1
         index = self._next_index()
-        self._try_lost_devices_again()
+        self.try_lost_devices_again()
         measured = [] if self.spec.check_only else [t.device for t in self.spec.constraints.targets]
         pool = WorkerPool(
             self.settings,
@@ -227,7 +227,7 @@ class Runner:
             search.note_times(step)
         if under_way is not None:
             self._finish(under_way, search)
-        self._judge_losses(runtime)
+        self.judge_losses(runtime)
         self.recorder.session(pool.enter_into(record))
         if self._begun == 1:  # hardware does not change from session to session
             peaks = plan_peaks(self._schedule.plan, measured, self.settings, self.spec.run.machine)
@@ -252,7 +252,7 @@ class Runner:
             search.note_times(run.step)
         search.took(run.step, run.took_s - run.tuning_s)
 
-    def _judge_losses(self, runtime: Runtime) -> None:
+    def judge_losses(self, runtime: Runtime) -> None:
         """Report the workers that ended before their cases were prepared."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
@@ -263,7 +263,7 @@ class Runner:
                 item = Workload(self.spec.ops[case.op], case.params, case.dtype, (case,))
                 CaseRun(case, runtime, item, before=outcome).lose(gone)
 
-    def _try_lost_devices_again(self) -> None:
+    def try_lost_devices_again(self) -> None:
         """Allow one more try for each lost device, unless it was lost in the session before, too."""
         lost = {device_id for device_id, gone in self.gone.items() if gone.reason == DEVICE_LOST}
         for device_id in lost - self._given_another_try:
@@ -463,8 +463,6 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
         else:
             order = shuffle.sample(active, len(active))
         for position, run in enumerate(order):
-            if run.over:
-                continue
             if runtime.budget.left_s() <= last_checks_s([*long_runs, run]) + run.sample_s - run.check_s:
                 run.stop("budget")
                 continue

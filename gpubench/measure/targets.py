@@ -135,10 +135,9 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     @property
     def asked(self) -> tuple[str, ...]:
         """The backends to list, each once."""
-        names: Iterable[str]
         if not self.auto:
             ids = (device.partition(":")[0] for device in self.devices)
-            names = (*self.required, *self.optional, *ids)
+            names: Iterable[str] = (*self.required, *self.optional, *ids)
         elif self.mode == "cpu":
             names = filter(backends.may_drive_cpu, backends.usual())
         else:

@@ -567,19 +567,19 @@ class WorkerPool:
         worker.close()
         lost = device_id in self._ever_opened
         reason: Reason = "device-lost" if lost else getattr(reply, "reason", "unavailable")
-        self._give_up(device_id, DeviceGone(reason, getattr(reply, "detail", ""), getattr(reply, "hint", "")))
-        raise self._gone[device_id]
+        hint = getattr(reply, "hint", "")
+        raise self._give_up(device_id, DeviceGone(reason, getattr(reply, "detail", ""), hint))
 
     def _count(self, device_id: str, gone: WorkerGone) -> None:
         """Count a failed start of the device, and raise DeviceGone after FAILED_STARTS in a row."""
         self._opened.pop(device_id, None)
         self._failed[device_id] = self._failed.get(device_id, 0) + 1
         if self._failed[device_id] >= FAILED_STARTS:
-            self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
+            raise self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
 
-    def _give_up(self, device_id: str, gone: DeviceGone) -> None:
+    def _give_up(self, device_id: str, gone: DeviceGone) -> DeviceGone:
         self._gone[device_id] = gone
-        raise gone
+        return gone
 
 
 def alike_cpus(machine: Machine) -> list[str]:

@@ -147,3 +147,57 @@ def test_a_misspelt_method_is_found(name):
     (found,) = findings(name, failing_close, around=False)
     assert found.what == "a Session has the methods of the contract alone"
     assert name in found.detail
+
+
+FOUND = conformance.Finding("close is idempotent", "own:0", "", "it raises")
+REFUSED = {"add/n=3/float16": "no-dtype", "add/n=4/float16": "no-dtype", "own:1": "it is in use"}
+
+
+@pytest.mark.parametrize(
+    ("findings", "checked", "code"), [([FOUND], ["a", "b", "a"], 1), ([], ["a"], 0), ([], [], 1)]
+)
+def test_an_author_reads_what_was_checked_refused_and_found(monkeypatch, capsys, findings, checked, code):
+    report = conformance.Report(findings, checked, REFUSED)
+    monkeypatch.setattr(conformance, "check_backend", lambda *_: report)
+    monkeypatch.setattr(
+        conformance.kernels, "find_namesakes", lambda: {"x": Mock(message="the op x", why="it is taken")}
+    )
+    assert conformance.main("fake") == code
+    assert capsys.readouterr().out.splitlines() == [
+        "left out the op x: it is taken", *(f"checked {name}" for name in dict.fromkeys(checked)),
+        "refused add/float16: no-dtype", "refused own:1: it is in use",
+        *["found on own:0: close is idempotent: it raises"] * len(findings), f"{len(findings)} findings in {len(checked)} checks",
+    ]  # fmt: skip
+
+
+def test_an_op_is_checked_on_each_backend_at_sizes_that_take_a_moment(monkeypatch):
+    asked = []
+
+    def check(backend, ops, checks):
+        asked.append(
+            (backend.name, [op.name for op in ops], checks.sizes, checks.seeds, checks.kinds, checks.around)
+        )
+        if backend.name == "wgpu":
+            raise BackendUnavailable("there is no adapter")
+        return conformance.Report([FOUND], ["a"], {"b": "no-dtype"})
+
+    monkeypatch.setattr(conformance, "check_backend", check)
+    monkeypatch.setattr(conformance.backends, "usual", lambda: ("numpy", "wgpu"))
+    report = conformance.check_op(kernels.load("add"))
+    assert (report.findings, report.checked, report.refused) == (
+        [FOUND],
+        ["a"],
+        {"b": "no-dtype", "wgpu": "there is no adapter"},
+    )
+    assert asked == [
+        (name, ["add"], conformance.author_sizes, (1,), ("random", "normal"), False)
+        for name in ("numpy", "wgpu")
+    ]
+    monkeypatch.setattr(conformance, "LARGE_BYTES", 3 * 8 * 1000)
+    assert [conformance.author_sizes(kernels.load(name)) for name in ("add", "matmul", "softmax")] == [
+        [1, 1000],
+        [1],
+        [1],
+    ]
+    monkeypatch.setattr(conformance, "MOST_FLOPS", 999)
+    assert conformance.author_sizes(kernels.load("add")) == [1]

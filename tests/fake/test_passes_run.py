@@ -7,9 +7,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from gpubench.measure import case_run, runner, worker_pool
+from gpubench.measure import runner
 from gpubench.measure.schedule import Resume
-from gpubench.result.run import Failure, Measurement, Skip
+from gpubench.result.run import Measurement
 from tests.fake.plans import carry_out, plan
 
 pytestmark = pytest.mark.usefixtures("forked_children")
@@ -110,45 +110,6 @@ def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
     monkeypatch.setattr(runner, "StepRun", Noted)
     carry_out(spec(8.0, 2**22, once_s=400.0))
     assert 2.0 < left_s[0] <= 4.0
-
-
-def lose(monkeypatch, gone, late_s):
-    """Have a worker end while the first cases are built ahead, and the clock run on by so many seconds."""
-    ahead = running_ahead(monkeypatch)
-
-    class Losing(runner.WorkerPool):
-        def open_all(self, devices, selection, first, budget):
-            super().open_all(devices, selection, first, budget)
-            self.losses["fake:gpu"] = worker_pool.Loss(gone, first[0]["fake:gpu"][0])
-            ahead[0] += late_s
-
-    monkeypatch.setattr(runner, "WorkerPool", Losing)
-    monkeypatch.setattr(runner, "START_SHARE", 1.0)
-    return carry_out(spec(8.0, 2**22))
-
-
-def gone(reason, phase_s=0.0, phase="first launch"):
-    return worker_pool.WorkerGone(reason, "it ended", phase, "", phase_s)
-
-
-def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkeypatch):
-    finished = lose(monkeypatch, gone("worker-crashed"), 0.0)
-    (warning,) = [warning for warning in finished.warnings if warning.code == "worker-restarted"]
-    assert (warning.message, warning.session) == ("fake:gpu: it ended; a fresh worker goes on", 0)
-    assert finished.exit_reason == "ok"
-
-
-@pytest.mark.parametrize(("how", "kind", "reason"), [
-    (gone("worker-crashed"), Failure, "worker-crashed"),
-    (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"), (gone("timeout", 1.0), Skip, "budget"),
-    (gone("timeout", case_run.HANG_S + 1, "reference"), Skip, "budget"),
-])  # fmt: skip
-def test_a_crash_and_a_hang_are_told_where_no_time_is_left_to_try_again(monkeypatch, how, kind, reason):
-    """More time would not help: only what may be slow is out of time."""
-    finished = lose(monkeypatch, how, 100.0)
-    (told,) = [o for o in finished.outcomes if how.phase in f"{getattr(o, 'phase', '')} {o.detail}"]
-    assert (type(told), told.reason, told.case.device_id) == (kind, reason, "fake:gpu")
-    assert finished.exit_reason == ("failed" if kind is Failure else "nothing-measured")
 
 
 @pytest.mark.parametrize("once_s", [0.0, 400.0])

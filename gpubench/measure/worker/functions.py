@@ -140,9 +140,7 @@ class CallWorkspace(Workspace):
         return []
 
     def fetch(self, output: Buffer, way: Any, *, travels: bool | None = None) -> None:
-        """Download the whole result, unless `travels` is False."""
-        if travels is not False:
-            way.download(output, self.host_outputs[0])
+        """Do nothing: a timer downloads the whole result."""
 
     def spoil_host_output(self) -> None:
         """Drop the downloaded result."""

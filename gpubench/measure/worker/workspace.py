@@ -278,7 +278,6 @@ class Workspace:
     def chain(self, case: Case) -> Any:
         """Return the stages of the case as an object that compiles and checks them. Returns None if the case
         does not run stage by stage, as by default."""
-        return None
 
     def check_between(self, case: Case, output: Buffer) -> None:
         """Check the results between the stages of a launch. Raises Wrong. The default checks nothing."""
@@ -292,11 +291,9 @@ class Workspace:
     def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
         """Time the stages of a timer's launch, for about `limit_s` seconds. Returns None if that is not possible,
         as by default. `session` is the index of the session, which is stored with the times."""
-        return None
 
     def assign_stages(self, timed: Any, session: int, limit_s: float) -> AssignmentTimes | None:
         """Like `time_stages`, but time the stages on both sides and predict stage assignments."""
-        return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
         """Download the outputs of a launch into `host_outputs`. If `travels` is True, only outputs that travel

@@ -45,6 +45,15 @@ def block(wall_s=(1.0,), **fields):
     return document.Block(wall_s=[*wall_s], **usual | fields)
 
 
+def stage_times(session):
+    """The times of no stage in this session, in a chain and on two sides."""
+    own = {"session": session, "clock": "host", "stages": []}
+    whole = {name: [] for name in ("alone_s", "chain_s", "span_s", "wall_s", "empty_s")}
+    sides = {name: [] for name in ("cpu_s", "gpu_s", "cpu_whole_s", "gpu_whole_s", "enter_s")}
+    ways = {name: {} for name in ("up_s", "down_s", "predicted_s")}
+    return document.StageTimes(**own, **whole), document.AssignmentTimes(free_s=0.0, **own, **sides, **ways)
+
+
 def opened_worker(device_id, folder, messages=None, **more):
     """A worker in the process of the tests, on this device."""
     worker = DeviceWorker(messages or io.BytesIO())

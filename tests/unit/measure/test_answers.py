@@ -2,18 +2,20 @@
 
 import errno
 import io
+import json
 import os
 from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from gpubench import backends, kernels
 from gpubench.base import errors
 from gpubench.measure import protocol
 from gpubench.measure.worker import hardware
-from gpubench.measure.worker.device import CpuTurns
+from gpubench.measure.worker.device import CpuTurns, current_cpu
 from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.run import Check, WorkerRecord
@@ -65,6 +67,51 @@ def test_what_a_step_uses_stays_however_little_memory_there_is(tmp_path):
         worker.answer(protocol.Prepare(id=3, case=each, session=0, time_it=False))
     phases = [protocol.decode_reply(line).name for line in messages.getvalue().splitlines()]
     assert phases.count("inputs") == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"), [(np.float32(1.5), 1.5), (np.str_("a"), "a"), (np.int64(3), 3), (Mock(spec=[]), None)]
+)
+def test_a_message_holds_the_numbers_and_texts_of_a_library(value, plain):
+    done = protocol.Done(id=1, notes=[value])
+    if plain is None:
+        with pytest.raises(TypeError, match="no message can hold an object of type Mock"):
+            protocol.encode(done)
+    else:
+        assert json.loads(protocol.encode(done))["notes"] == [plain]
+
+
+def test_no_cpu_is_known_where_the_c_library_does_not_tell_it(monkeypatch):
+    for library, number in (
+        (Mock(sched_getcpu=lambda: 3), 3),
+        (Mock(sched_getcpu=lambda: 0), 0),
+        (Mock(sched_getcpu=lambda: -1), None),
+        (Mock(spec=[]), None),
+    ):
+        monkeypatch.setattr("gpubench.measure.worker.device.ctypes.CDLL", lambda name, library=library: library)
+        assert current_cpu() == number
+
+
+@pytest.mark.parametrize(("opens", "reason", "detail"), [
+    (Mock(side_effect=TypeError("Can't instantiate abstract class Own")), "bad-plugin", "the backend fake lacks what a session has to have: Can't"),
+    (lambda *_, **__: 7, "error", "open of the backend fake returns no Session but int"), (Mock(side_effect=TypeError("else")), None, "else")])  # fmt: skip
+def test_a_backend_that_opens_no_session_is_at_fault(monkeypatch, opens, reason, detail):
+    monkeypatch.setattr(type(backends.load("fake")), "open", opens)
+    worker, asked = (
+        DeviceWorker(io.BytesIO()),
+        protocol.Open(id=7, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch=b"", since=0.0),
+    )
+    if reason is None:
+        with pytest.raises(TypeError, match=detail):
+            worker.answer(asked)
+    else:
+        reply = worker.answer(asked)
+        assert (type(reply), reply.reason, reply.phase, reply.detail.startswith(detail)) == (
+            BROKE,
+            reason,
+            "open",
+            True,
+        )
 
 
 def test_without_a_device_there_is_nothing_to_measure():

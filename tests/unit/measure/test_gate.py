@@ -21,7 +21,7 @@ from gpubench.measure.worker import workspace as workspace_module
 from gpubench.measure.worker.operands import Operands, Passed, copies_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
-from gpubench.result.case import Case
+from gpubench.result.case import STREAMED, Case
 from tests.judging import reference
 
 
@@ -82,6 +82,18 @@ def test_what_the_last_sample_left_is_checked_before_anything_runs_again(session
     assert runs == []
     cycle.seconds(1)
     cycle.verify()
+
+
+def test_an_output_of_another_shape_is_told_and_a_regime_that_a_device_lacks_is_refused(session, tmp_path):
+    cycle = cycle_of(session, tmp_path, "relu", "library")
+    with pytest.raises(Wrong, match=r"got the shape \(3,\), want \(1000,\)"):
+        cycle.workspace.verify_arrays([np.zeros(3, np.float32)], "float32")
+    refused = workspace_module.refusal(session, kernels.load("relu"), replace(cycle.case, regime=STREAMED))
+    assert (refused.reason, refused.detail) == ("no-streams", "numpy:0 copies nothing while it computes")
+    refused = workspace_module.chain_refusal(
+        Mock(device=session.device, spec=["device"]), cycle.workspace.op, cycle.case
+    )
+    assert refused.reason == "no-implementation"
 
 
 @given(st.lists(st.floats(width=32), max_size=9), st.integers(0, 8))

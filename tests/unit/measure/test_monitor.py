@@ -346,6 +346,20 @@ def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):
     assert [reading.t_s for reading in session.rest()] == [1.0, 2.0]
 
 
+@pytest.mark.parametrize(("method", "why"), [("__init__", "the monitor cannot be started: no"), ("write", "the monitor ended"),
+                                             ("encode", "the monitor ended")])  # fmt: skip
+def test_a_monitor_that_ends_leaves_its_devices_unread(monkeypatch, method, why):
+    def fails(*_):
+        if method == "encode":
+            return b"junk"
+        raise OSError("no")
+
+    monkeypatch.setattr(*((monitor, "encode", fails) if method == "encode" else (Begun, method, fails)))
+    monkeypatch.setattr(Begun, "write", fails if method == "write" else lambda *_: None)
+    session = begun(monkeypatch, Ready({}))
+    assert (session.users(), session.absent()) == ({}, {"cupy:0": why})
+
+
 @pytest.mark.parametrize("said", [(), (Ready({}),)], ids=["never begun", "begun"])
 def test_a_driver_that_hangs_is_given_up(monkeypatch, said):
     session = begun(monkeypatch, *said, start_s=0.0)

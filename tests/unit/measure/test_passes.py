@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from gpubench import curves, kernels
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
+from gpubench.measure.passes import Passes, keep_own_code
 from gpubench.measure.plan import Series
 from gpubench.measure.points import LAUNCHES, REFERENCE_LAUNCHES, CostModel, Pace
 from gpubench.result.case import FUNCTIONS
@@ -79,6 +80,23 @@ def test_the_sizes_of_an_op_have_a_shape_and_larger_ones_are_more_work():
         work = [Series(op, "float32").work(n) for n in op.sizes.rungs()]
         assert work == sorted(work), op.name
         assert work[0] > 0 or op.overhead is not None, op.name
+
+
+def test_a_function_of_the_user_competes_as_it_is_written():
+    """Neither compiled nor by PyTorch's CPU, unless a side would have no other curve."""
+    simulation = Simulation(["add"], devices=(CPU, TORCH, GPU), implementations=("library", "tuned")).run(
+        most=3
+    )
+    (add,), races = simulation.series, []
+    for series in (add, msgspec.structs.replace(add, op=msgspec.structs.replace(add.op, group=FUNCTIONS))):
+        passes = Passes([series], simulation.constraints, simulation.recorder, lambda: 1.0)
+        races.append(
+            [{name for side in race.values() for name in side.fitted} for race in passes.races_of(series)]
+        )
+    (every,), (written, both) = races
+    assert ({name[:2] for name in written}, both) == ({(CPU, "library"), (GPU, "library")}, every)
+    lacking = {name: None for name in every if name[:2] != (CPU, "library")}
+    assert keep_own_code(lacking, {CPU, TORCH}) is lacking
 
 
 queued = functools.partial(case, device_id=GPU, regime="resident-queued")

@@ -16,7 +16,7 @@ from gpubench.measure import protocol
 from gpubench.measure.plan import Workload, limit_s, plan_peaks
 from gpubench.measure.protocol import PeakRequest
 from gpubench.measure.worker import hardware
-from gpubench.measure.worker_pool import WorkerGone, WorkerPool
+from gpubench.measure.worker_pool import DeviceGone, WorkerGone, WorkerPool
 from gpubench.result.case import Case
 from gpubench.result.machine import Cache, Cpu, Fact, Machine, Memory
 from gpubench.result.run import SessionRecord, Settings
@@ -108,10 +108,11 @@ class Broken:
     (Broken(), "it fell over"), (Broken(protocol.Refused(id=7, reason="out-of-memory", detail="too big")), "too big"),
 ])  # fmt: skip
 def test_a_device_that_breaks_over_its_peaks_is_measured_without(tmp_path, worker, reason):
-    pool = WorkerPool(Settings(), tmp_path, {}, (), Machine())
+    gone = {"gone:0": DeviceGone("device-lost", "it is gone")}
+    pool = WorkerPool(Settings(), tmp_path, gone, (), Machine())
     pool.workers["cupy:0"] = worker
     asked = PeakRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)
-    pool.measure_peaks({"cupy:0": asked})
+    pool.measure_peaks({"gone:0": asked, "cupy:0": asked})
     record = pool.enter_into(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
     assert [(c.device_id, c.reason) for c in record.peaks] == [("cupy:0", reason)]
     assert worker.killed == (worker.reply is None), "a dead worker is replaced"
@@ -221,6 +222,45 @@ def test_a_device_that_knows_its_peaks_is_believed():
     found = find(session, memory=True, compute=["float32"], memory_bytes=1, limit_s=0.0)
     rates = [(c.dtype, c.bytes_per_s, c.flops_per_s) for c in found]
     assert rates == [(None, 3e12, None), ("float32", None, 4.5e13)]
+
+
+class Full(Scripted):
+    """A device whose memory, or the host's, does not do, or whose product is chosen by trials."""
+
+    def __init__(self, error, at):
+        super().__init__({32: 1e9, 64: 1e9})
+        self.error, self.at, self.tuned = error, at, []
+
+    def upload(self, buffer, host):
+        if self.held == self.at:
+            raise self.error
+        super().upload(buffer, host)
+
+    def tune(self, op, case, inputs):
+        self.tuned.append((op.name, len(inputs)))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(MemoryError(), "the host's memory does not do for it"), (Unsupported("no"), "no")]
+)
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_trial_that_fails_gives_its_buffers_back(error, why, at):
+    assert [peak.reason for peak in find(Full(error, at), compute=["float32"])] == [why]
+
+
+def test_a_device_that_tunes_does_so_with_the_inputs_and_a_product_found_by_trials_has_no_peak():
+    session = Full(None, 0)
+    assert [peak.reason for peak in find(session, compute=["float32"])] == [None]
+    assert {*session.tuned} == {("matmul", 2)}
+    session.supports = lambda op, case: None
+    session.device = msgspec.structs.replace(session.device, id="wgpu:0", backend="wgpu")
+    (peak,) = find(session, compute=["float32"])
+    assert peak.reason == "the best matmul of this device is found by trials at each size"
+    op = kernels.load("allocate")
+    case = Case("allocate", op.group, {"n": 64}, "float32", "library", "resident", "cupy:0")
+    session.transfers = Transfers
+    with pytest.raises(Unsupported, match="wgpu has no memory past its pool"):
+        hardware.OverheadTimer(session, op, case, None)
 
 
 class Linked(Scripted):

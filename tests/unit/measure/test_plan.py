@@ -12,6 +12,7 @@ from gpubench.base.units import format_bytes
 from gpubench.kernels.contract.op import Stage
 from gpubench.measure import plan
 from gpubench.measure.plan import Constraints, Series, Target
+from gpubench.measure.points import Rungs
 from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, STREAMED, Case, parse_case_id
 from gpubench.result.machine import Machine
 from gpubench.result.run import Selection, Settings
@@ -201,6 +202,28 @@ def test_the_ladder_of_a_shape_has_sizes_that_go_with_it(columns):
     assert op.sizes.low <= sizes[0] < sizes[-1] <= op.sizes.high
     assert (ladder == op.sizes) == (columns == 256)
     assert Series(op, "float32", {"columns": 2**30}).ladder == op.sizes, "one that goes with no size"
+
+
+@pytest.mark.parametrize(("device_id", "fields", "why"), [
+    ("hybrid:cupy:0", {}, "hybrid:cupy:0 has its data on several sides"), ("cupy:0", {"stages": (None,)}, "add is a workload, whose"),
+    ("cupy:0", {"digest": "own"}, "add takes arrays of its own library"), ("cupy:0", {"host": ""}, "add takes arrays of"), ("cupy:0", {}, "")])  # fmt: skip
+def test_why_an_op_does_not_compute_in_the_hosts_memory(device_id, fields, why):
+    told = plan.stays_off_host(msgspec.structs.replace(ADD.op, **fields), builders.device(device_id))
+    assert (told.startswith(why), bool(told)) == (True, bool(why))
+
+
+def test_several_devices_stream_nothing_and_a_size_without_a_shape_is_no_work():
+    (skip, _) = plan.workload(ADD, 64, scope(target("hybrid:cupy:0"), regimes=[STREAMED])).skips
+    assert (skip.reason, skip.detail.startswith("hybrid:cupy:0 is several devices")) == ("no-streams", True)
+    softmax = Series(kernels.load("softmax"), "float32", {"columns": 1000})
+    assert (softmax.work(4097), softmax.work(4000) > 0) == (0, True)
+
+
+def test_a_variant_is_measured_at_three_sizes_of_the_ladder():
+    within = scope(target("wgpu:0"), variants=["naive"], regimes=["resident-queued"])
+    rungs = Rungs(Series(kernels.load("matmul"), "float32"), within)
+    tried = [n for n in rungs.sizes if any(case.variant for case in rungs.at(n, whole=False).cases)]
+    assert (tried, len(rungs.sizes) > 3) == ([rungs.sizes[0], rungs.middle, rungs.top], True)
 
 
 def test_a_variant_of_another_op_concerns_no_other():

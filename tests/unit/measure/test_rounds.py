@@ -9,14 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
+from gpubench.base.messages import REASONS
 from gpubench.measure import budget, case_run, protocol, runner
 from gpubench.measure.budget import Budget, stop_reason
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
 from gpubench.measure.recorder import CaseDone, CaseStarted, Progress, Recorder, settled_block
-from gpubench.measure.worker_pool import DeviceGone, WorkerGone
-from gpubench.result.run import Failure, Measurement, Parts, Settings, Skip
-from tests.unit.measure.builders import RIGHT, block, case, empty_run, measured
+from gpubench.measure.worker_pool import DeviceGone, Loss, WorkerGone
+from gpubench.result.case import FUNCTIONS
+from gpubench.result.run import Failure, Measurement, Parts, SessionFailure, Settings, Skip
+from tests.unit.measure.builders import RIGHT, block, case, empty_run, measured, stage_times
 
 settings = st.builds(
     lambda low, more, **limits: Settings(min_samples=low, max_samples=low + more, **limits),
@@ -167,6 +169,7 @@ class SlowWorker:
     def __init__(self, clock, block_s=25.0, launch_s=None):
         self.clock, self.block_s, self.launch_s = clock, block_s, launch_s
         self.deadlines, self.asked, self.samples, self.warm_ups, self.limits = {}, [], [], [], []
+        self.replies, self.requests = {}, []
 
     def send(self, request):
         pass
@@ -174,6 +177,9 @@ class SlowWorker:
     def wait(self, request, deadline_s):
         self.deadlines[type(request)] = deadline_s
         self.asked.append(type(request))
+        self.requests.append(request)
+        if type(request) in self.replies:
+            return self.replies[type(request)]
         match request:
             case protocol.Prepare():
                 return protocol.Prepared(
@@ -294,6 +300,143 @@ def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blo
     assert (worker.samples, [stop.reason for stop in found.stops]) == (blocks_of, ["max-samples"])
 
 
+def test_a_case_that_is_late_with_too_few_samples_has_failed(monkeypatch):
+    _, found = slowly_measured(monkeypatch, open_end(3, 90, case_timeout_s=20.0))
+    assert (type(found), found.reason, found.detail) == (
+        Failure, "timeout", "2 of 3 samples within the case's time limit")  # fmt: skip
+    assert (found.hint, found.phase) == (REASONS["timeout"].remedy, "sample")
+
+
+STAGES, SIDES = stage_times(4)
+
+
+@pytest.mark.parametrize(("reply", "stages", "sides"), [
+    (protocol.TimedStages(id=1, times=STAGES, assignment_times=SIDES), [STAGES], SIDES),
+    (protocol.TimedStages(id=1), None, None), (protocol.Done(id=1), None, None)])  # fmt: skip
+def test_stages_are_timed_once_the_case_is_measured(reply, stages, sides):
+    worker = SlowWorker([0.0])
+    parts = runtime(OneWorker(worker), session=4, wanted=Settings(case_timeout_s=9.0))
+    run = CaseRun(ON_CPU, parts, *step_of(ON_CPU).workloads)
+    run.time_stages(2.0)
+    assert worker.asked == [], "there is nothing to time"
+    run.prepare(first=True)
+    run.left_s, worker.replies = -1.0, {protocol.TimeStages: reply}
+    run.time_stages(2.0)
+    assert (worker.deadlines[protocol.TimeStages], run.assign_stages(3.0)) == (9.0, sides)
+    outcome = parts.recorder.outcome(ON_CPU.id)
+    assert (outcome.stages or None, outcome.assignment_times or None) == (stages, sides and [sides])
+    asked = [
+        (asked.case_id, asked.session, asked.limit_s, asked.assignment_times) for asked in worker.requests[1:]
+    ]
+    assert asked == [(ON_CPU.id, 4, 2.0, False), (ON_CPU.id, 4, 3.0, True)]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_all_workers_begin_their_work_at_one_moment(works):
+    worker = SlowWorker([0.0])
+    reply = protocol.Worked(id=1, repeat=2, begin_s=0.0, ends_s=[1.0]) if works else protocol.Done(id=1)
+    worker.replies = {protocol.Work: reply}
+    parts = runtime(OneWorker(worker), wanted=Settings(case_timeout_s=9.0))
+    run = CaseRun(ON_CPU, parts, *step_of(ON_CPU).workloads)
+    run.left_s = -1.0
+    assert run.work(5.0, 0.5, 2.0) == (reply if works else None)
+    assert worker.asked == [protocol.Prepare, protocol.Work]
+    assert worker.deadlines[protocol.Work] == pytest.approx(9.0, abs=1.0)
+    asked = worker.requests[1]
+    assert (asked.case_id, asked.start_at, asked.warmup_s, asked.work_s) == (ON_CPU.id, 5.0, 0.5, 2.0)
+
+
+@pytest.mark.parametrize(("medians", "more", "wanted"), [
+    ([], {}, 3), ([1.0], {}, 2), ([1.0, 1.0], {}, 2), ([1.0, 9.0], {}, 3), ([1.0, 9.0, 20.0], {}, 4), ([1.0, 9.0, 20.0, 50.0], {}, 4),
+    ([1.0, 9.0], {"kind": "gpu"}, 2), ([1.0, 9.0], {"launch_s": 0.005}, 2), ([1.0, 9.0], {"launch_s": 0.0049}, 3),
+    ([1.0, 9.0], {"purpose": Purpose("sweep", blocks=2)}, 2), ([1.0, 9.0], {"purpose": MAIN}, None)])  # fmt: skip
+def test_a_cpu_takes_more_blocks_until_two_agree_and_four_at_most(medians, more, wanted):
+    parts = runtime(NoDevice(), kinds={"fake:cpu": more.get("kind", "cpu")}, wanted=open_end(1, 9))
+    run = CaseRun(ON_CPU, parts, *step_of(ON_CPU).workloads, purpose=more.get("purpose", Purpose(blocks=2)))
+    vars(run)["_launch_s"] = more.get("launch_s", 0.0)
+    for value in medians:
+        run.add(block([value]))
+    assert run.wanted == (2 if not medians else wanted)
+
+
+@pytest.mark.parametrize(("phase", "group", "phase_s", "reason"), [
+    ("compile", "vector", 1e9, "budget"), ("inputs", "vector", 1e9, "budget"), ("first launch", FUNCTIONS, 1e9, "budget"),
+    ("first launch", "vector", 1e9, "timeout"), ("sample", FUNCTIONS, 1e9, "timeout"), ("sample", "vector", 2.9, "budget"), ("sample", "vector", 3.1, "timeout")])  # fmt: skip
+def test_a_budget_that_ends_a_worker_is_no_failure_unless_a_launch_hung(phase, group, phase_s, reason):
+    case = msgspec.structs.replace(ON_CPU, group=group)
+    for gone, left, told in (
+        ("timeout", Budget(1.0), reason),
+        ("timeout", Budget(), "timeout"),
+        ("worker-crashed", Budget(1.0), "worker-crashed"),
+    ):
+        parts = runtime(NoDevice(), budget=left)
+        CaseRun(case, parts, *step_of(case).workloads).lose(
+            WorkerGone(gone, "no answer", phase, "", phase_s=phase_s)
+        )
+        assert parts.recorder.outcome(case.id).reason == told
+
+
+def test_a_case_knows_whether_it_failed_here_and_whether_its_split_is_open():
+    for sessions, here in (((3,), True), ((2, 3), True), ((2,), False), ((), False)):
+        failures = [SessionFailure(session=session, reason="timeout", detail="") for session in sessions]
+        recorder = Recorder(empty_run(measured(ON_CPU, failures=failures)), lambda run: None)
+        run = CaseRun(ON_CPU, runtime(NoDevice(), recorder, session=3), *step_of(ON_CPU).workloads)
+        assert run.failed is here
+    settled = []
+    for prepared, split in ((None, None), (None, 0.5), (0.5, None), (0.5, 0.5)):
+        run.prepared, run.split = prepared and SimpleNamespace(split=prepared), split
+        settled.append(run.unsettled)
+    assert settled == [False, False, True, False]
+    for calls, launch_s, seconds in (
+        (None, 0.25, (0.25, 0.25)),
+        (10, 0.25, (2.5, 0.5)),
+        (10, 0.24, (0.0, 0.0)),
+    ):
+        vars(run).update(case=msgspec.structs.replace(ON_CPU, calls=calls), _launch_s=launch_s)
+        assert (run.sample_s, run.check_s) == seconds
+
+
+def test_devices_are_asked_to_prepare_before_any_is_waited_for_and_parts_are_timed_where_calls_copy():
+    worker, events = CheckingWorker(True), []
+    parts = runtime(OneWorker(worker), wanted=Settings(min_samples=2, max_samples=2), sink=events.append)
+    worker.wait = lambda request, deadline_s, wait=worker.wait: (
+        worker.sent.append("wait"),
+        wait(request, deadline_s),
+    )[1]
+    parts.pool.workers = {"fake:cpu": worker}
+    (workload,) = step_of(ON_CPU).workloads
+    cases = tuple(msgspec.structs.replace(ON_CPU, implementation=name) for name in ("library", "tuned"))
+    plain = msgspec.structs.replace(workload, cases=cases, explained=False)
+    runner.StepRun(parts, Step((plain,), Purpose(blocks=1))).sample()
+    assert worker.sent[:4] == [protocol.Prepare, protocol.Prepare, "wait", "wait"]
+    assert [event.number for event in events if isinstance(event, CaseStarted)] == [1, 2]
+    copies = case(64, "fake:gpu", "transfer-always")
+    for own, explained, asked in ((copies, True, protocol.PART_SAMPLES), (copies, False, 0), (CASE, True, 0)):
+        worker = CheckingWorker(True)
+        item = msgspec.structs.replace(workload, cases=(copies, CASE), explained=explained)
+        CaseRun(own, runtime(OneWorker(worker)), item).prepare(first=True)
+        assert (worker.requests[0].part_samples, worker.requests[0].device_clock) == (asked, explained)
+
+
+@pytest.mark.parametrize(
+    ("lost", "code", "reason"), [(None, "worker-restarted", None), (ON_CPU, None, "worker-crashed")]
+)
+def test_a_worker_that_ended_early_is_told_or_fails_the_case_that_it_was_at(lost, code, reason):
+    gone = WorkerGone("worker-crashed", "it died", "inputs", "its last words")
+    pool = NoDevice()
+    pool.losses, pool.take_losses = {"fake:cpu": 0}, lambda names: {name: Loss(gone, lost) for name in names}
+    parts = runtime(pool, session=3)
+    whole = SimpleNamespace(recorder=parts.recorder, spec=SimpleNamespace(ops={"add": ADD}), first_session=0)
+    runner.Runner.judge_losses(whole, parts)
+    warnings = [(warning.code, warning.session, warning.message) for warning in parts.recorder.run.warnings]
+    assert warnings == [("worker-restarted", 3, "fake:cpu: it died; a fresh worker goes on")] * (
+        code is not None
+    )
+    outcome = parts.recorder.outcome(ON_CPU.id)
+    assert (outcome and (outcome.reason, outcome.phase, outcome.stderr_tail)) == (
+        (reason, "inputs", "its last words") if reason else None)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("least", "pauses_s", "kept"), [(2, (), [2, 3]), (3, (), [1, 2, 3]), (3, (9,), [2, 3])]
 )
@@ -404,13 +547,16 @@ class Tries:
 
 @pytest.mark.parametrize(("tries", "cpu_s", "gpu_s", "chosen"), [
     (99, 1.0, 1.0, 0.6), (3, 1.0, 1.0, 0.5), (2, 1.0, 3.0, 0.25), (1, 1.0, 3.0, None), (0, 1.0, 3.0, None),
-    (99, None, None, None),  # every sample is throttled, and the time ends before any can be taken again
+    (99, "fails", 1.0, None), (99, None, None, None),  # every sample is throttled, and the time ends before any can be taken again
 ])  # fmt: skip
 def test_a_sweep_settles_on_the_fastest_share_or_that_of_the_model(monkeypatch, tries, cpu_s, gpu_s, chosen):
     def prepare(trial, *, first):
         trial.prepared = SimpleNamespace(split=trial.split, tune_s=0.0)
 
     def take(trial, number, position):
+        if cpu_s == "fails":
+            trial.over = True
+            return False
         seconds = {0.0: cpu_s, 1.0: gpu_s}.get(trial.split, abs(trial.split - 0.6))
         trial.clean = [] if cpu_s is None else [[seconds] * 9]
         return True
@@ -423,4 +569,4 @@ def test_a_sweep_settles_on_the_fastest_share_or_that_of_the_model(monkeypatch, 
     run = CaseRun(whole, runtime, Workload(ADD, {"n": 8}, "float32", (whole,)))
     run.left_s = 7.0
     runner.sweep(run)
-    assert (run.over, run.split, run.left_s) == (False, chosen and pytest.approx(chosen), 7.0)
+    assert (run.over, run.split, run.left_s) == (cpu_s == "fails", chosen and pytest.approx(chosen), 7.0)

@@ -1,15 +1,16 @@
 """The order of a session's steps, the share of the budget that the search has, and what a file that is gone on with still lacks."""
 
 import time
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from gpubench import kernels
-from gpubench.measure import runner
+from gpubench.measure import budget, runner
 from gpubench.measure.plan import BLOCKS, MAIN, ONE_BLOCK, Constraints, Series, Target, workload
-from gpubench.measure.recorder import Progress, Recorder
+from gpubench.measure.recorder import Progress, Recorder, SessionAgain
 from gpubench.measure.schedule import (
     RunSpec,
     Schedule,
@@ -19,10 +20,11 @@ from gpubench.measure.schedule import (
     resume_plan,
     worth_trying,
 )
+from gpubench.measure.worker_pool import DeviceGone
 from gpubench.result import run as results
 from gpubench.result.run import Planned, Selection, SessionRecord, Settings, Skip
 from tests.rows import rows
-from tests.unit.measure.builders import block, case, device, empty_run, measured
+from tests.unit.measure.builders import block, case, device, empty_run, measured, stage_times
 from tests.unit.measure.simulated import CPU, DEVICES, GPU, TORCH
 
 SPLIT = Target(device("hybrid:cupy:0", "hybrid"), ("tuned",))
@@ -114,6 +116,107 @@ def test_the_search_leaves_time_for_what_comes_behind_it(made, monkeypatch, aske
     assert made(spec(**usual)).search_left_s() == pytest.approx((share - 0.1 / usual["sessions"]) * 1e5, abs=60)
 
 
+@pytest.fixture
+def carried_out(made, monkeypatch):
+    """Carry out the sessions of a run, whose times and foreign shares of the CPUs are given, on a scripted clock."""
+
+    def carry_out(took, shares=(), lacking=(), **asked):
+        clock, events, done = [100.0], [], []
+        for module in (runner, budget):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        more = {name: asked.pop(name) for name in ("adds_sessions", "repeats") if name in asked}
+        whole = made(replace(spec(**asked), began=100.0, **more))
+        whole.sink = events.append
+        monkeypatch.setattr(whole, "_schedule", SimpleNamespace(count=5, first="first", again="again"))
+        whole.progress.cases = 5
+
+        def session(steps, repeats=None):
+            vars(whole)["_begun"] += 1
+            clock[0] += took[len(done)]
+            share = dict(enumerate(shares)).get(len(done), 0.0)
+            done.append((steps, repeats))
+            record = SessionRecord(
+                index=len(done) - 1, started_at="t", foreign_cpu_share=share, repeats=repeats
+            )
+            whole.recorder.session(record)
+            return record
+
+        blocks = [block(session=number) for number in range(9) if number not in lacking]
+        whole.recorder.put(measured(case(64, CPU), *blocks))
+        monkeypatch.setattr(whole, "_one_session", session)
+        whole.sessions()
+        return whole, done, events
+
+    return carry_out
+
+
+FITS = "{} of {} sessions fit the budget"
+
+
+# Seconds of the sessions, what is asked for, how many sessions there are then, how many cases, and what is warned of.
+@rows("took, asked, count, cases, warned", {
+    "as many as are asked for": ([1.0] * 3, {"sessions": 3}, 3, 15, None),
+    "as many as the budget has time for": ([4.0] * 3, {"sessions": 3, "budget_s": 10.0}, 2, 15, FITS.format(2, 3)),
+    "one that takes the very time that is left": ([5.0] * 2, {"sessions": 2, "budget_s": 10.0}, 2, 10, None),
+    "one that uses it up": ([10.0], {"sessions": 2, "budget_s": 10.0}, 1, 10, "the first session used up the budget"),
+    "one alone": ([6.0], {"sessions": 2, "budget_s": 10.0}, 1, 10, FITS.format(1, 2)),
+    "the second one uses it up": ([4.0, 6.0], {"sessions": 3, "budget_s": 10.0}, 2, 15, FITS.format(2, 3)),
+    "some are added to a search, which the first alone makes": ([3.0, 2.0, 2.0, 2.0], {"sessions": 2, "budget_s": 10.0, "sizes": {}, "adds_sessions": True}, 4, 20, None),
+    "not without being asked": ([3.0, 2.0], {"sessions": 2, "budget_s": 10.0, "sizes": {}}, 2, 10, None),
+    "nor beside one session": ([3.0], {"sessions": 1, "budget_s": 10.0, "sizes": {}, "adds_sessions": True}, 1, 5, None),
+    "nor without a search": ([3.0, 2.0], {"sessions": 2, "budget_s": 10.0, "adds_sessions": True}, 2, 10, None),
+    "a longer one counts": ([1.0, 1.0, 5.0], {"sessions": 2, "budget_s": 10.0, "sizes": {}, "adds_sessions": True}, 3, 15, None),
+})  # fmt: skip
+def test_there_are_as_many_sessions_as_the_budget_has_time_for(carried_out, took, asked, count, cases, warned):
+    whole, done, (started, *warnings) = carried_out(took, **asked)
+    assert done == [("first", None), *[("again", None)] * (count - 1)]
+    assert (whole.progress.cases, whole.progress.sessions) == (cases, cases // 5)
+    assert (started.cases, started.sessions) == (5 * asked["sessions"], asked["sessions"])
+    assert [warning.warning.message for warning in warnings] == [warned] * (warned is not None)
+
+
+# The share of the CPUs that others took in each session, what is asked for, what each further session repeats, and which count.
+@rows("shares, asked, repeated, counts", {
+    "a quiet one is not repeated": ([0.05], {}, [], [0]), "a disturbed one is, once if that is quiet": ([0.2, 0.01], {}, [0], [1]),
+    "twice at most, and the least disturbed counts": ([0.2, 0.0, 0.3, 0.25, 0.2], {"sessions": 2}, [0, 0], [0, 1]),
+    "the last one": ([0.2, 0.0, 0.3, 0.1, 0.2], {"sessions": 2}, [0, 0], [1, 3]),
+    "not where all are": ([0.2, 0.3, 0.3], {"sessions": 2}, [], [0, 1]), "nor twice where that shows": ([0.2, 0.3], {}, [0], [0]),
+    "where there is time": ([0.2, 0.01], {"budget_s": 2.5}, [0], [1]), "one that ends with it": ([0.2, 0.01], {"budget_s": 2.0}, [0], [0, 1]), "and not without": ([0.2, 0.01], {"budget_s": 1.9}, [], [0]),
+    "nor where it was not asked for": ([0.2], {"repeats": False}, [], [0]), "nor of a check": ([0.2], {"check_only": True}, [], [0]),
+    "one that lacks cases counts for nothing": ([0.2, 0.01], {"lacking": [1]}, [0], [0, 1]),
+})  # fmt: skip
+def test_a_disturbed_session_is_repeated_and_its_least_disturbed_try_counts(
+    carried_out, shares, asked, repeated, counts
+):
+    asked = {"sessions": 1} | asked
+    whole, done, events = carried_out([1.0] * 9, shares, **asked)
+    assert [repeats for _, repeats in done[asked["sessions"] :]] == repeated
+    assert [record.index for record in whole.recorder.run.sessions if not record.superseded] == counts
+    again = [event for event in events if isinstance(event, SessionAgain)]
+    firsts = [shares[0], *shares[asked["sessions"] :]]
+    assert [(event.share, event.session, event.cases) for event in again] == [
+        (firsts[i], 0, 5 * (asked["sessions"] + 1 + i)) for i in range(len(repeated))]  # fmt: skip
+
+
+def test_a_check_says_what_it_left_out(carried_out):
+    whole, _, _ = carried_out([1.0, 1.0], check_only=True, sessions=1)
+    left = [case(n, CPU, op=op) for n, op in ((1, "add"), (2, "mul"), (3, "mul"))]
+    whole.recorder.plan([Planned(id=each.id, case=each) for each in left])
+    vars(whole)["_begun"] = 0
+    whole.sessions()
+    told = [f"{text} cases were not checked: add" for text in ("11 of 12", "14 of 15")]
+    assert [warning.message for warning in whole.recorder.run.warnings] == [told[0], f"{told[1]} and mul"]
+
+
+def test_a_lost_device_is_tried_once_more_in_the_next_session(made):
+    whole = made(spec())
+    lost, absent = (DeviceGone(reason, "it is gone") for reason in ("device-lost", "unavailable"))
+    for left in ({"wgpu:0": absent}, {"cupy:0": lost, "wgpu:0": absent}, {"cupy:0": lost, "wgpu:0": absent}):
+        whole.gone |= {"cupy:0": lost, "wgpu:0": absent}
+        whole.try_lost_devices_again()
+        assert whole.gone == left
+
+
 def test_the_rest_is_told_by_the_budget_or_by_the_cases_so_far(made):
     assert made(spec(budget_s=1e5, began=5e4)).remaining_s() == pytest.approx(5e4, abs=60)
     assert made(spec(budget_s=1.0, began=5.0)).remaining_s() == 0.0
@@ -192,18 +295,15 @@ def outcome(n, device, state):
         return Skip(id=own.id, case=own, reason=state, detail="")
     took = [(session, *times) for session, times in enumerate(state)]
     there = [session for session, samples, _ in took if samples]
-    stages = {"clock": "host", "stages": []}
-    whole = {name: [] for name in ("alone_s", "chain_s", "span_s", "wall_s", "empty_s")}
-    sides = {name: [] for name in ("cpu_s", "gpu_s", "cpu_whole_s", "gpu_whole_s", "enter_s")}
-    ways = {name: {} for name in ("up_s", "down_s", "predicted_s")}
+    stages, sides = zip(*map(stage_times, there), strict=True) if there else ((), ())
     return measured(
         own,
         *(block([1.0] * (count + 1), warmup=1, session=i, repeat=i + 3) for i, count, _ in took if count),
         stops=[results.Stop(session=i, reason=why) for i, _, why in took if why not in (None, "lost")],
         failures=[results.SessionFailure(session=i, reason="worker-crashed", detail="") for i, _, why in took if why == "lost"],
         parts=[results.Parts(session=i) for i in there],
-        stages=[results.StageTimes(session=i, **stages, **whole) for i in there],
-        assignment_times=[results.AssignmentTimes(session=i, free_s=0.0, **stages, **sides, **ways) for i in there],
+        stages=[*stages],
+        assignment_times=[*sides],
     )  # fmt: skip
 
 

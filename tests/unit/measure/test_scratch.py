@@ -120,6 +120,23 @@ def test_where_no_file_can_be_locked_a_run_has_a_folder_that_no_other_removes(te
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, OSError])
+def test_a_folder_that_another_run_took_for_an_orphan_is_made_anew(temporary, monkeypatch, error):
+    fates, paths = [error(errno.EIO, "no"), True], []
+
+    def lock(path):
+        paths.append(path)
+        return Mock(take=Mock(side_effect=[fates.pop(0)]))
+
+    monkeypatch.setattr(scratch, "Lock", lock)
+    if error is OSError:
+        raised(GpubenchError, Scratch)
+        assert (list(temporary.iterdir()), len(fates)) == ([], 1)
+    else:
+        made = Scratch()
+        assert (paths[-1], len(list(temporary.iterdir()))) == (made.folder / MARKER, 2)
+
+
 FULL, READ_ONLY = (errno.ENOSPC, "free some space"), (errno.EROFS, "mount it for writing")
 
 

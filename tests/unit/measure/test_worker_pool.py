@@ -30,6 +30,7 @@ class Script:
         self.undecided = set()  # devices whose kernels are still to be chosen
         self.work = []  # device, kind of request, begin and end
         self.slow = {}  # seconds more that a device takes to open
+        self.replies = {}  # other replies, by kind of request
 
     def reported(self, kind):
         return sorted(device for device, done, _, _ in self.work if done == kind.__name__)
@@ -73,6 +74,8 @@ class ScriptedWorker:
         except WorkerGone:
             self.kill()
             raise
+        if type(request) in self.script.replies:
+            return self.script.replies[type(request)]
         if isinstance(request, protocol.Open):
             record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
             return protocol.Opened(id=request.id, device=device(self.device), record=record)
@@ -96,8 +99,10 @@ class ScriptedWorker:
     def kill(self):
         self.alive = False
 
+    closing = SimpleNamespace(id=0)
+
     def close(self):
-        self.script.now = max(self.script.now, self.ends[self.closing.id])
+        self.script.now = max(self.script.now, self.ends.get(self.closing.id, 0.0))
         self.kill()
 
 
@@ -121,6 +126,7 @@ def test_a_worker_that_says_what_cannot_be_read_is_ended(monkeypatch):
 
 
 DEVICES = ["a:0", "b:0", "c:0"]
+REFUSED = protocol.Refused(id=1, reason="unavailable", detail="it is in use", hint="end it")
 
 
 def opened(gone=None, devices=(), **more):
@@ -177,6 +183,22 @@ def test_a_device_that_keeps_dying_is_gone_and_the_others_stay(script, kind):
         pool.worker("b:0")
     assert script.reported(protocol.Open).count("b:0") == 2, "it is not asked again"
     assert not [worker for worker in script.workers if worker.device == "b:0" and worker.alive]
+
+
+@pytest.mark.parametrize(("before", "reason"), [(False, "unavailable"), (True, "device-lost")])
+def test_a_device_that_refuses_is_gone_with_its_reason_and_one_without_overheads_is_there(
+    script, before, reason
+):
+    gone = {}
+    pool = opened(gone, DEVICES if before else ())
+    script.replies = {protocol.Open: REFUSED, protocol.MeasureOverhead: REFUSED}
+    pool.drop("b:0")
+    refused = raised(DeviceGone, pool.worker, "b:0")
+    assert (refused.reason, refused.detail, refused.hint) == (reason, "it is in use", "end it")
+    assert (gone, script.workers[-1].alive) == ({"b:0": refused}, False)
+    del script.replies[protocol.Open]
+    pool.drop("c:0")
+    assert (pool.worker("c:0").alive, pool.records[-1].overhead_s or None) == (True, None)
 
 
 @pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
