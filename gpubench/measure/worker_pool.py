@@ -572,7 +572,6 @@ class WorkerPool:
 
     def _count(self, device_id: str, gone: WorkerGone) -> None:
         """Count a failed start of the device, and raise DeviceGone after FAILED_STARTS in a row."""
-        self._opened.pop(device_id, None)
         self._failed[device_id] = self._failed.get(device_id, 0) + 1
         if self._failed[device_id] >= FAILED_STARTS:
             raise self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))

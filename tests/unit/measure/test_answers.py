@@ -19,7 +19,7 @@ from gpubench.measure.worker.device import CpuTurns, current_cpu
 from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.run import Check, WorkerRecord
-from tests.unit.measure.builders import case, device, opened_worker
+from tests.unit.measure.builders import RIGHT, case, device, opened_worker
 
 WRONG = Check(ok=False, max_error=1.0, limit=0.1, scale="value", index=[3])
 REFUSED, BROKE = protocol.Refused, protocol.Broke
@@ -162,7 +162,7 @@ def test_an_overhead_is_its_calls_and_nothing_else(monkeypatch, call, events):
     monkeypatch.setattr(hardware, "QUEUE", 2)
     session, op = backends.load("fake").open("fake:gpu"), kernels.load(call)
     timer = hardware.OverheadTimer(session, op, case(64, "fake:gpu", op=call), None)
-    timer.verify()
+    assert timer.verify() == RIGHT
     seen = []
     for name, word in (("sync", "wait"), ("run", "run"), ("upload", "up"), ("download", "down")):
         place = timer.transfers if name.endswith("load") else session

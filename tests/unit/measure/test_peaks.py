@@ -213,8 +213,8 @@ def test_a_peak_or_the_reason_for_none(session, asked, expected):
         sides = [("matmul", n) for n in (32, 32, 64, 128, 256)]
         assert session.launched == sides, "the first sets the library up"
     if asked == {"memory": True}:
-        launched = [op for op, _ in session.launched]
-        assert launched == (["copy", "dot"] if session.device.kind == "gpu" else ["copy"])
+        launched = [(op, 1 << 14) for op in ("copy", "dot")]
+        assert session.launched == launched[: 1 + (session.device.kind == "gpu")]
 
 
 def test_a_device_that_knows_its_peaks_is_believed():
@@ -229,7 +229,7 @@ class Full(Scripted):
 
     def __init__(self, error, at):
         super().__init__({32: 1e9, 64: 1e9})
-        self.error, self.at, self.tuned = error, at, []
+        self.error, self.at, self.tuned, self.ran, self.timed = error, at, [], False, []
 
     def upload(self, buffer, host):
         if self.held == self.at:
@@ -238,6 +238,14 @@ class Full(Scripted):
 
     def tune(self, op, case, inputs):
         self.tuned.append((op.name, len(inputs)))
+
+    def run(self, *_):
+        self.ran = True
+
+    def time(self, launch, repeat=1, *, cold=False):
+        assert self.ran, "a first launch is not timed"
+        self.timed.append(repeat)
+        return super().time(launch, repeat)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +257,11 @@ def test_a_trial_that_fails_gives_its_buffers_back(error, why, at):
 
 
 def test_a_device_that_tunes_does_so_with_the_inputs_and_a_product_found_by_trials_has_no_peak():
+    for each_s, timed in ((1e-4, [1, *[10] * 5]), (0.019, [1] * 6), (0.02, [1] * 3)):
+        session = Full(None, 0)
+        session.rates = dict.fromkeys((32, 64), kernels.load("matmul").flops({"n": 32}) / each_s)
+        find(session, compute=["float32"])
+        assert session.timed[: len(timed)] == timed
     session = Full(None, 0)
     assert [peak.reason for peak in find(session, compute=["float32"])] == [None]
     assert {*session.tuned} == {("matmul", 2)}
@@ -268,7 +281,7 @@ class Linked(Scripted):
 
     def __init__(self, rate=None, *, loses=False):
         super().__init__()
-        self.rate, self.loses, self.now = rate, loses, 0.0
+        self.rate, self.loses, self.now, self.under_way_s = rate, loses, 7.0, 0.0
 
     def clock(self):
         return self.now
@@ -280,7 +293,10 @@ class Linked(Scripted):
 
     def upload(self, buffer, host):
         super().upload(buffer, host * (not self.loses))
-        self.now += host.nbytes / (self.rate or 1.0)
+        self.under_way_s += host.nbytes / (self.rate or 1.0)
+
+    def sync(self):
+        self.now, self.under_way_s = self.now + self.under_way_s, 0.0
 
     def download(self, buffer, host):
         super().download(buffer, host)
