@@ -4,7 +4,10 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from gpubench import kernels
@@ -103,6 +106,18 @@ def test_an_import_that_does_not_end_is_given_up(monkeypatch, tmp_path):
     monkeypatch.setattr(foreign, "TRIAL_S", 0.5)
     for name in ("hangs", "floods"):
         assert "its import did not end within 0.5 s" in raised(BadPlugin, kernels.load, name).why
+
+
+def test_an_op_that_breaks_behind_its_trial_or_gets_none_is_named(monkeypatch, tmp_path):
+    broken = dict.fromkeys(("late", "later"), "p_late:OP")
+    monkeypatch.syspath_prepend(install(tmp_path, "p_late", BROKEN["raises"][0], ops=broken))
+    passed = SimpleNamespace(status=0, message=b'{"broken": ""}', noise="")
+    monkeypatch.setattr(foreign.processes, "run_all", lambda commands: [passed])
+    assert "no luck" in raised(BadPlugin, kernels.load, "late").why
+    monkeypatch.setattr(foreign.processes, "run_all", Mock(side_effect=OSError("full")))
+    assert "can be started to import it: full" in raised(BadPlugin, kernels.load, "later").why
+    refuses = msgspec.structs.replace(kernels.load("add"), fits=lambda params: "too odd")
+    assert foreign.guard(refuses).fits({"n": 3}) == "too odd"
 
 
 PANIC = "raise type('Panic', (BaseException,), {})('oh')"

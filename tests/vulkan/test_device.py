@@ -88,12 +88,15 @@ def test_no_compiler_leaves_steps_out(session):
 
 
 def test_stages_are_timed_by_one_set_of_stamps_after_another_and_recordings_by_the_host(session, monkeypatch):
+    times, encode = [], wgpu.Queue.encode
+    monkeypatch.setattr(wgpu.Queue, "encode", lambda *given: times.append(given[-1]) or encode(*given))
     monkeypatch.setattr(wgpu, "_STAMP_SETS", 1)
     launch = session.empty_launch()
     for count in (1, 2, 1):
         reading = session.stage_times([(launch, None)] * count)
         assert (len(reading.steps_s), reading.clock) == (count, "pass-timestamp")
         assert 0 <= sum(reading.steps_s) <= reading.span_s * 1.001
+    assert times == [1] * 4
     monkeypatch.setattr(wgpu.StampSet, "read", lambda stamps, encoder: [5, 3])
     assert session.stage_times([(launch, None)]) is None, "the clock went backwards"
     for software in (True, False):

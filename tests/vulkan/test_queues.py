@@ -4,13 +4,15 @@ import threading
 
 import numpy as np
 import pytest
+import wgpu
 
 from gpubench import kernels
 from gpubench.backends.wgpu import queues
 from gpubench.backends.wgpu.queues import vendor_errors
-from gpubench.backends.wgpu.transfers import MappedTransfers
-from gpubench.base.errors import BackendError
+from gpubench.backends.wgpu.transfers import MappedTransfers, staging_buffer
+from gpubench.base.errors import BackendError, DeviceLost, DeviceOutOfMemory
 from gpubench.result.case import WAITED, Case
+from tests.raising import raised
 
 pytestmark = pytest.mark.vulkan
 
@@ -58,6 +60,27 @@ def test_every_byte_goes_up_and_comes_down(session, taken):
     session.free(buffer)
 
 
+def test_a_mapping_waits_for_the_submission_behind_which_it_stands(session, taken, monkeypatch):
+    host, staging = np.arange(4, dtype=np.float32), staging_buffer(session.programs.device, 16, write=False)
+    source = session.allocate((4,), "float32")
+    session.upload(source, host)
+    sent = taken.call([], None, [(source, 0, staging, 0, 16)])
+    mapping = queues.Mapping(taken, staging, 16, write=False, behind=sent)
+    mapping.sync_wait()
+    assert bytes(mapping.memory()) == host.tobytes()
+    mapping.close()
+    monkeypatch.setattr(taken, "await_mapping", lambda number, behind: False)
+    raised(RuntimeError, mapping.sync_wait)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("GPUOutOfMemoryError", DeviceOutOfMemory), ("GPUInternalError", DeviceLost)]
+)
+def test_what_wgpu_raises_is_told_by_its_kind(kind, error):
+    with pytest.raises(error, match=r"^first$"), vendor_errors():
+        raise getattr(wgpu, kind)("first\nsecond")
+
+
 @pytest.mark.parametrize("well", [True, False])
 def test_news_that_another_thread_has_taken_is_waited_for(session, well):
     """Of two threads that wait at once one may be told what the other waits for, and pass it on a little later."""
@@ -78,8 +101,6 @@ def test_news_that_never_comes_is_no_mapping(session, monkeypatch):
 
 @pytest.mark.parametrize("way", ["sleeps", "asks"])
 def test_what_is_wrong_with_commands_is_raised(session, way):
-    import wgpu
-
     device, found = session.programs.device, queue(session, way)
     small, large = (device.create_buffer(size=size, usage=wgpu.BufferUsage.COPY_SRC) for size in (16, 64))
     with pytest.raises(BackendError) as caught, vendor_errors():

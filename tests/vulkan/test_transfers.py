@@ -67,7 +67,7 @@ def there_and_back(session, way, counts):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    counts=st.lists(st.integers(1, 9 * CHUNK) | st.sampled_from([CHUNK, 4 * CHUNK, PIECE]), min_size=1, max_size=3),
+    counts=st.lists(st.integers(1, 9 * CHUNK) | st.sampled_from([0, CHUNK, 4 * CHUNK, PIECE]), min_size=1, max_size=3),
     threads=st.integers(1, 6),
 )  # fmt: skip
 def test_what_comes_back_is_what_was_sent(session, counts, threads):

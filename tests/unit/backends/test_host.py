@@ -34,6 +34,9 @@ def test_inputs_stay_in_the_range_that_the_op_declares(low, span, whole, kind):
     op = msgspec.structs.replace(ADD, inputs=(x, ADD.inputs[1]))
     for value, one in ((0, "zeros"), (1, "ones")):
         assert all((x == value).all() for x in host.random_inputs(op, {"n": 9}, "float16", 1, one))
+    for below in (1, 2):  # ones stay in the range of ids
+        ids = msgspec.structs.replace(x, values=Ids(lambda params, below=below: below), dtype="int32")
+        assert (host.random_input(op, ids, {"n": 9}, "float32", 1, "ones") == below - 1).all()
     found, other = host.random_inputs(op, {"n": 500}, "float64", 1, kind)
     assert low <= found.min() <= found.max() < low + span
     assert bool((found == np.floor(found)).all()) == whole
@@ -356,7 +359,7 @@ def test_operands_in_host_memory_are_held_to_write_and_to_read_and_given_back():
 
     device = SimpleNamespace(
         device=None, limits=None, threads=None, blas=None, sync=lambda: events.append("sync"),
-        forget=lambda: events.append("forgotten"),
+        forget=lambda: events.append("forgotten"), enter=lambda: events.append("entered"),
     )  # fmt: skip
     held = SimpleNamespace(
         hold=hold, lend=lambda buffers: events.append((*buffers, "lent")), forget=lambda: events.append("freed"),
@@ -370,6 +373,7 @@ def test_operands_in_host_memory_are_held_to_write_and_to_read_and_given_back():
     assert events == ["sync", ("x", True), ("x", "lent"), *["sync", ("x", False), ("x", "lent")] * 2]
     assert session.home is device
     events.clear()
+    session.enter()
     session.forget()
     session.close()
-    assert events == ["forgotten", "freed", "closed"], "the device's session stays open"
+    assert events == ["entered", "forgotten", "freed", "closed"], "the device's session stays open"

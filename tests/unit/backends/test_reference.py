@@ -199,6 +199,12 @@ def test_a_reference_in_slices_is_the_formula_of_the_whole(name, params, tmp_pat
     assert (want.flags["C_CONTIGUOUS"], odd) == (True, reference.Oddities())
 
 
+def test_arrays_of_the_same_bytes_have_the_same_shape():
+    x = np.array([[1.0, math.nan, 0.0]], "float32")
+    others = x.copy(), x[0], np.array([[1.0, math.nan, -0.0]], "float32"), x[:, :2]
+    assert [reference.same_bytes(x, other) for other in others] == [True, False, False, False]
+
+
 def test_sixteen_elements_of_each_numeric_output_stand_for_it_from_its_first_to_its_last():
     numbers, few = np.arange(76.0).reshape(4, 19), np.array([1 + 2j, math.nan])
     odd = np.array([math.inf, -1e200, 1e-200])  # a result file has no such numbers

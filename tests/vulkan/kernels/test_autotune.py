@@ -79,8 +79,9 @@ def test_without_a_clock_of_the_device_the_host_times_the_trials(opened, tmp_pat
     monkeypatch.setattr(wgpu_backend, "TUNING_S", 0.2)
     session = opened()
     session.stamps, session.build = None, lambda cases: None
-    measured(session, tmp_path)
+    launch = measured(session, tmp_path).launch
     assert session.programs.has_choice(case_of(session))
+    assert (launch.kernel_name in names(session), len(launch.kernel_hash)) == (True, 12)
 
 
 def test_the_trials_choose_and_the_result_is_right(opened, folder, tmp_path, monkeypatch):
