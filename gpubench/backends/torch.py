@@ -426,16 +426,9 @@ class _Names:
 
     def __getattr__(self, name: str) -> Any:
         # `torch.max` and `torch.min` along an axis return indices, too.
-        return getattr(self._torch, {"max": "amax", "min": "amin"}.get(name, name))
-
-    # PyTorch's other functions accept NumPy's arguments, such as `axis` and `keepdims`.
-    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the element-wise maximum. Either argument may be a number."""
-        return self._torch.maximum(*self._tensors(a, b))
-
-    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the element-wise minimum. Either argument may be a number."""
-        return self._torch.minimum(*self._tensors(a, b))
+        function = getattr(self._torch, {"max": "amax", "min": "amin"}.get(name, name))
+        # Only tensors have a maximum. PyTorch's other functions accept NumPy's arguments, such as `axis`.
+        return function if name not in ("maximum", "minimum") else lambda *pair: function(*self._tensors(*pair))
 
     def ascontiguousarray(self, x: Tensor) -> Tensor:
         return x.contiguous()

@@ -17,7 +17,7 @@ from gpubench.kernels.contract.op import Op, each
 from tests.shapes import H200, SMALLEST, WEBGPU
 
 FILE = Path(__file__).parent / "programs.json"
-SIZES = (1, 17, 100, 4096, 2**17 + 3, 2**23)
+SIZES = (1, 17, 100, 4096, 2**17 + 3, 2**26)
 OPTIONS = {
     "m": (1, 40, 4096), "k": (7, 512, 16384), "batch": (2, 65), "ta": (1,), "tb": (1,), "heads": (1, 4), "tokens": (1,),
     "columns": (15_001, 600_000, 20_000, 100_000, 100, 16_384), "width": (24, 260, 4096), "room": (9000,), "classes": (1, 10, 2048),

@@ -71,12 +71,9 @@ def fits_in(room: Callable[[Params], int]) -> Callable[[Params], str | None]:
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
     """Return a grid (x, y, 1) of at least `groups` groups, with y = 1 if x can hold all. A group's index is
-    `group.y * groups.x + group.x`; groups beyond `groups` must do nothing. Raises Unsupported if two dimensions
-    are not enough."""
-    most = limits.max_groups_per_dimension
-    y = ceil_div(groups, most)
-    if y > most:
-        raise Unsupported(f"{groups} groups exceed {most} x {most}, the device's largest grid")
+    `group.y * groups.x + group.x`; groups beyond `groups` must do nothing. No device has memory for so many that
+    two dimensions are not enough."""
+    y = ceil_div(groups, limits.max_groups_per_dimension)
     # 65,535 x 3 for 131,072 groups would launch a third of them for nothing
     return (ceil_div(groups, y), y, 1)
 
@@ -538,7 +535,6 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
         return CudaProgram((self.cuda_pass(dtype, ceil_div(units, self.threads), sizes),))
 
     def wgsl_program(self, dtype: str, units: int, sizes: tuple[int, ...], limits: Limits) -> WgslProgram:
-        """Return a program of one dispatch with a thread for each unit. Raises Unsupported beyond the device's
-        largest grid."""
+        """Return a program of one dispatch with a thread for each unit."""
         grid = fold(ceil_div(units, self.threads), limits)
         return WgslProgram((self.wgsl_pass(dtype, grid, sizes),))
