@@ -1,5 +1,6 @@
 """PyTorch on the CPU: every op in every dtype, memory shared with NumPy, ops of other packages, threads and BLAS."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -170,10 +171,15 @@ def test_an_op_is_tried_at_a_small_size_with_its_own_switches(session) -> None:
     assert session.supports(OPS["matmul"], msgspec.structs.replace(one, variant="tf32")).reason == "no-tf32"
 
 
-def test_threads_and_blas_are_recorded() -> None:
+def test_threads_and_blas_are_recorded(monkeypatch) -> None:
     import torch
 
+    forbidden = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+    for name in forbidden:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     session = backends.load("torch").open("torch:cpu", threads=1)
+    assert ("GOMP_SPINCOUNT" in os.environ, {*forbidden} & {*os.environ}) == (True, set())
     assert session.threads == torch.get_num_threads() == 1
     assert (torch.is_grad_enabled(), torch.backends.cudnn.allow_tf32) == (False, False)
     assert f"BLAS_INFO={session.blas.library}" in torch.__config__.show().replace("=open,", "=openblas,")

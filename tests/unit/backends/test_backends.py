@@ -164,11 +164,12 @@ def test_invalid_values_are_results_and_not_warnings(recwarn):
     assert not recwarn.list
 
 
-def test_idle_threads_hold_no_array_of_the_last_launch():
+def test_threads_work_at_once_and_hold_no_array_of_the_last_launch_while_idle():
     class Held:
         """What a closure holds."""
 
-    team, held = BlockThreads(4), Held()
+    team, held, meeting = BlockThreads(4), Held(), threading.Barrier(4, timeout=10)
+    team.run(lambda start, stop: meeting.wait(), 4, 1)
     alive = weakref.ref(held)
 
     def block(start: int, stop: int, held: Held = held) -> None:
