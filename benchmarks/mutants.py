@@ -64,6 +64,8 @@ EQUIVALENT = (
     ("backends/shared/peaks.py", "THREADS = ", "", "any number of threads has the same rate"),
     ("backends/shared/peaks.py", "CHAINS, LANES = ", "(9", "any number of chains has the same rate"),
     ("backends/shared/peaks.py", "UNROLLED = ", "", "any number of steps has the same rate"),
+    *(("backends/shared/peaks.py", "signs = np.where(", part, "the signs may be drawn in any way")
+      for part in ("0.75", "<=", ">=", "SFC64(2)")),
     ("backends/shared/peaks.py", "return bool(abs(", "65 *", "a limit with room on both sides"),
     ("backends/shared/peaks.py", "limit = 32 *", "33 *", "a limit with room on both sides"),
     ("backends/shared/reference.py", "_ODD = ", "", "any odd number will do"),

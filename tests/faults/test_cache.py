@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from gpubench import backends, kernels
 from gpubench.backends.numpy import compiled, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
+from gpubench.result.case import Case
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 from gpubench.result.store.journal import Lock
 from tests.forking import environment
@@ -169,3 +172,19 @@ def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                            env={**os.environ, "NUMBA_NUM_THREADS": "1"})  # fmt: skip
     assert ended.stdout.split() == ["2"]
+
+
+@pytest.mark.parametrize(("error", "why"), [
+    (ModuleNotFoundError("no", name="llvmlite"), "numba is not installed"), (NumbaUnusable("it is odd"), "it is odd"),
+    (OSError("libLLVM"), "numba does not load: OSError: libLLVM; NUMBA_OPT is set"),
+])  # fmt: skip
+def test_what_numba_raises_is_the_reason_why_nothing_is_compiled(monkeypatch, error, why):
+    monkeypatch.setenv("NUMBA_OPT", "0")
+    monkeypatch.setattr("gpubench.backends.numpy.NumbaThreads", Mock(side_effect=error))
+    session = backends.load("numpy").open("numpy:0", 1)
+    refusal = session.supports(
+        kernels.load("add"), Case("add", "vector", {"n": 8}, "float32", "tuned", "resident", "numpy:0")
+    )
+    assert (refusal.reason, why in refusal.detail, why in session.lacks) == ("not-compiled", True, True), (
+        refusal.detail
+    )

@@ -4,13 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from gpubench import kernels
+from gpubench.base.child_main import FRAME
 from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import sections
 from gpubench.kernels.contract import foreign
@@ -109,11 +109,17 @@ def test_an_import_that_does_not_end_is_given_up(monkeypatch, tmp_path):
 
 
 def test_an_op_that_breaks_behind_its_trial_or_gets_none_is_named(monkeypatch, tmp_path):
-    broken = dict.fromkeys(("late", "later"), "p_late:OP")
+    broken = dict.fromkeys(("late", "later", "noisy"), "p_late:OP")
     monkeypatch.syspath_prepend(install(tmp_path, "p_late", BROKEN["raises"][0], ops=broken))
-    passed = SimpleNamespace(status=0, message=b'{"broken": ""}', noise="")
-    monkeypatch.setattr(foreign.processes, "run_all", lambda commands: [passed])
+    ends = [
+        foreign.processes.Ended(0, FRAME.decode() + '{"broken": ""}', "", 0.1),
+        foreign.processes.Ended(1, "hello", "", 0.1),
+    ]
+    monkeypatch.setattr(foreign.processes, "run_all", lambda commands: [ends.pop(0)])
     assert "no luck" in raised(BadPlugin, kernels.load, "late").why
+    assert (
+        "exited with status 1; its output is not ours: 'hello'" in raised(BadPlugin, kernels.load, "noisy").why
+    )
     monkeypatch.setattr(foreign.processes, "run_all", Mock(side_effect=OSError("full")))
     assert "can be started to import it: full" in raised(BadPlugin, kernels.load, "later").why
     refuses = msgspec.structs.replace(kernels.load("add"), fits=lambda params: "too odd")

@@ -28,7 +28,6 @@ from gpubench.backends.shared.host import (
     host_dtype,
     in_order,
     named_buffers,
-    no_kernel,
     on_first_cpu,
     settle,
     tuned_kernel,
@@ -99,9 +98,11 @@ class NumpySession(
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         if case.implementation != "tuned":
             return None
-        if (refusal := no_kernel(op, case)) is not None:
+        try:
+            kernel = tuned_kernel(op, case)
+        except Unsupported as refusal:
             return refusal
-        if tuned_kernel(op, case).language == "numba":
+        if kernel.language == "numba":
             self._load_compiler()
             if self._compiled is None:  # the other way, the plain expression, is the library implementation
                 return Unsupported(self._why_not, reason="not-compiled")
@@ -180,11 +181,8 @@ class NumpySession(
                 candidates += kernel.candidates({"n": op.sizes.high}, dtype, self.limits)
         if candidates:
             self._load_compiler()
-        return (
-            self._compiled.compile_ahead([candidate.build() for candidate in candidates])
-            if self._compiled
-            else 0.0
-        )
+        programs = [candidate.build() for candidate in candidates]
+        return self._compiled.compile_ahead(programs) if self._compiled else 0.0
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         if (
