@@ -49,7 +49,11 @@ def outputs(folder):
 
 
 def test_compare_tells_a_runner_everything(in_process, folder, runner):
-    ended = in_process("compare", "base.json", "new.json", "--summary", env=runner)
+    lost = in_process(
+        "compare", "base.json", "new.json", "--summary", env={**runner, "GITHUB_STEP_SUMMARY": "nowhere/s"}
+    )
+    assert (lost.returncode, lost.stdout) == (1, ""), "found out before anything is compared"
+    ended = in_process("compare", "base.json", "new.json", "--summary", "--alpha", "0.5", env=runner)
     assert ended.returncode == 3
     assert outputs(folder) == {
         "verdict": "slower", "slower": "1", "faster": "0", "unsure": "0", "gpu_wins": "",

@@ -6,6 +6,7 @@ import pytest
 
 from gpubench.cli.declaration import HEADINGS
 from gpubench.cli.options import commands
+from tests.held import hold
 
 LINES, COLUMNS = 24, 80
 
@@ -47,6 +48,11 @@ def test_the_examples_are_command_lines_that_gpubench_takes(in_process, command)
 @pytest.mark.parametrize("command", commands())
 def test_an_option_without_a_default_is_needed_and_no_other_is_known(command):
     kind = commands()[command]
+    hold(
+        "".join(
+            f"{name}: {found._replace(help='', listing=str)[1:]}\n" for name, found in kind.declared.items()
+        )
+    )
     needed = {name: "x" for name, found in kind.declared.items() if found.required}
     options = kind(**needed)
     rest = {name: found.default for name, found in kind.declared.items() if name not in needed}

@@ -90,7 +90,7 @@ def test_a_worker_asks_the_backends_of_other_packages(monkeypatch):
     ("cost", "text"),
     [(lambda n: 0, "0"), (lambda n: n, "n"), (lambda n: n - 1, "n - 1"), (lambda n: 2 * n**3, "2 n^3"), (lambda n: 8 * n + 4, "8 n + 4"),
      (lambda n: 4 * n * n + 8 * n - 1, "4 n^2 + 8 n - 1"), (lambda n: n * n - n, "n^2 - n"), (lambda n: max(1, n // 1024), "n/1024"),
-     (lambda n: 1024, "1024"), (lambda n: n * n.bit_length(), "448 at n=64")],
+     (lambda n: 1024, "1024"), (lambda n: n**3, "n^3"), (lambda n: n**4, "16777216 at n=64"), (lambda n: n * n.bit_length(), "448 at n=64")],
 )  # fmt: skip
 def test_costs_as_formulas(cost, text):
     assert formula(cost) == text

@@ -41,8 +41,8 @@ def test_a_precision_has_three_digits_and_a_duration_is_as_people_say_it():
     for precision, text in precisions.items():
         assert progress.describe(replace(BLOCK, precision=precision)) == f"53.1 us {text}"
     durations = {
-        1: "a few seconds", 12: "about 10 seconds", 60: "about a minute", 170: "about 3 minutes",
-        9000: "about 2 hours",
+        1: "a few seconds", 7.5: "about 10 seconds", 12: "about 10 seconds", 49: "about 50 seconds", 50: "about a minute", 89: "about a minute",
+        90: "about 2 minutes", 170: "about 3 minutes", 5399: "about 90 minutes", 5400: "about 2 hours", 9000: "about 2 hours",
     }  # fmt: skip
     assert {seconds: progress.about(seconds) for seconds in durations} == durations
 
@@ -115,18 +115,20 @@ def test_a_plan_names_few_ops_and_counts_many():
     assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, at most 1 minute"
 
 
-@pytest.mark.parametrize(
-    ("budget_s", "reported"), [(60.0, []), (20.0, ["Without a GPU it takes about 20 seconds."])]
-)
-def test_without_a_gpu_the_shorter_time_is_told(budget_s, reported):
+@pytest.mark.parametrize(("budget_s", "load", "reported"), [
+    (60.0, 0.0, []), (20.0, 0.0, ["Without a GPU it takes about 20 seconds."]), (60.0, 4.0, ["Other programs use 50 % of the CPUs: times will be noisy."])])  # fmt: skip
+def test_without_a_gpu_the_shorter_time_is_told(monkeypatch, budget_s, load, reported):
     """The first line comes before the devices are known."""
     planned = Settings(budget_s=60.0)
 
     def find(tell):
         tell(Selection(ops=["add"] * 14), planned)
         settings = replace(planned, budget_s=budget_s)
-        return SimpleNamespace(settings=settings, load=lambda: None, searches=False, repeats=False)
+        now = CpuTimes(at_s=4.0, total_s=8.0, busy_s=load, steal_s=0.0, ours_s=0.0)
+        return SimpleNamespace(settings=settings, load=lambda: now, searches=False, repeats=False)
 
+    before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
+    monkeypatch.setattr(progress.processes, "read_cpu_times", lambda: before)
     stream = io.StringIO()
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
     progress.tell(display, RunOptions(), find)

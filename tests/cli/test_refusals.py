@@ -102,7 +102,7 @@ USAGE = [
         ("--fail-on slow", "slower"), ("--threshold x", "--threshold"), ("--threshold matmul/n=128", "--threshold"),
         ("--threshold softmax=5", "'softmax' selects no case"), ("--ignore *@cupy", "'*@cupy' selects no case"), ("--ignore a//b", "not a selector"),
         ("--min-speedup softmax=2", "'softmax' selects no case"), ("--min-speedup softmax", "--min-speedup"),
-        ("--alpha 2", "--alpha"), ("--alpha nan", "--alpha"), ("--format jsn", "did you mean 'json'?"),
+        ("--alpha 2", "--alpha"), ("--alpha 0", "--alpha"), ("--alpha 0.51", "--alpha"), ("--alpha nan", "--alpha"), ("--format jsn", "did you mean 'json'?"),
         ("-o x.pdf", "suffix"), ("-o no/x.md", "no/x.md"), ("--time-unit h", "--time-unit: there is no")]),
     ("report r.json --marker 'a --> b' --format markdown", "--marker"), ("report r.json --max-bytes 10", "--max-bytes"),
     ("report r.json --annotations allways", "did you mean 'always'?"), ("report r.json --min-speedup softmax=2", "selects no case"),

@@ -146,7 +146,7 @@ def test_the_result_names_no_path_user_or_host(run, tmp_path, home):
     (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}),
     (["matmul=4k", "matmul=1k,4k"], {"matmul": [1024, 4096]}), (["1k", "auto"], {}),
     (["transpose=8", "matrix=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [8]}),
-    (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}),
+    (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}), (["add=8", "vector=64"], {"add": [8]}),
 ])  # fmt: skip
 def test_an_ops_own_sizes_win_wherever_they_stand(texts, sizes):
     assert selection.parse_sizes(texts, ["add", "matmul", "transpose"]) == sizes
@@ -201,6 +201,9 @@ def test_a_result_that_its_place_does_not_take_is_rescued(tmp_path, monkeypatch,
     saver(run)
     saver.finish(run)
     assert [str(path) for path in saver.saved] == ([kept] if kept else [])
+    unsaved = delivery.Saver([], RunOptions(no_save=True))
+    unsaved.finish(run)
+    assert (unsaved.saved, unsaved.error) == ([], None)
     why = saver.error.why.replace(f"{tmp_path}/", "") if saver.error else None
     assert why == said
     assert sorted(path.name for path in tmp_path.iterdir()) == [kept or "r.json.part"]
@@ -242,7 +245,8 @@ def test_errors_of_files_follow_what_was_printed(monkeypatch):
         ({"budget": "5m", "quick": True}, 1), ({"budget": "5m", "sizes": ["1k"]}, 1)]),
     ({"min_samples": 999}, {"max_samples": 999}), ({"min_samples": 9, "max_samples": 9}, {"max_samples": 9}),
     ({"check_only": True}, {"sessions": 1, "autotune": False, "budget_s": None}),
-    ({"check_only": True, "budget": "9s"}, {"budget_s": 9.0}),
+    ({"check_only": True, "budget": "9s"}, {"budget_s": 9.0}), ({"page_locked": True, "no_autotune": True}, {"page_locked": True, "autotune": False}),
+    ({}, {"page_locked": Settings().page_locked, "autotune": True}),
 ])  # fmt: skip
 def test_settings_are_those_of_a_preset_and_what_follows_from_the_options(asked, known):
     """A size that nobody named is known more closely by another session than by more samples of the same one."""
@@ -270,6 +274,14 @@ def test_a_default_budget_grows_with_what_is_done_once_and_a_scripted_clock_with
     spec = request.request(RunOptions(ops="add", quiet=True, **asked), began=0.0)
     spec.spares.end()
     assert (spec.load, spec.once_s) == (load, once_s)
+    assert (spec.whole, spec.adds_sessions, spec.repeats, spec.check_only) == (
+        "budget" in asked,
+        "budget" in asked,
+        False,
+        False,
+    )
+    assert (spec.constraints.named_regimes, spec.constraints.named_implementations) == (False, False)
+    assert "no-tf32" not in [warning.code for warning in spec.run.warnings]
 
 
 def test_the_devices_of_a_run_name_their_gpus_by_digests_as_its_file_does():

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import cli, detect
-from gpubench.base import processes
+from gpubench.base import installation, processes
 from gpubench.base.errors import UsageError
 from gpubench.base.installation import install_command
 from gpubench.detect import inspection, picture
@@ -77,6 +77,23 @@ def test_a_backend_that_no_probe_knows_is_asked_itself(in_process, monkeypatch, 
     monkeypatch.setattr(targets, "list_devices", lambda names: [listing])
     done = in_process("detect", "--json", "--require", asked)
     assert (done.returncode, why is None or why in done.stderr) == (5 if why else 0, True)
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["--debug", "-q"]])
+def test_what_detection_cannot_tell_is_noted_beside_the_text(in_process, monkeypatch, options):
+    providers = [Provider(name="nvml", status="timeout", hint="wait"), Provider(name="drm", status="ok", hint="node 1"), Provider(name="blas", status="ok"),
+                 Provider(name="cuda", status="absent", hint="no CuPy")]  # fmt: skip
+    machine = Machine(warnings=[MachineWarning(code="NUMA_OVERLAP", text="nodes overlap")], providers=providers)
+    monkeypatch.setattr(detect, "inspect", lambda **words: machine)
+    monkeypatch.setattr(installation, "find_clash", lambda: ("one", "other"))
+    done = in_process("detect", *options)
+    notes = [
+        "note: nodes overlap",
+        "note: the probe nvml ended with timeout: wait",
+        "note: the probe drm: node 1",
+    ]
+    clash = [f"note: {installation.CLASH.format('one other')}: {installation.repair_command('one')}"]
+    assert done.stderr.splitlines() == (notes if not options else clash if "--debug" in options else [])
 
 
 def test_the_results_are_those_of_the_file_or_the_folder_that_run_would_write(
