@@ -230,6 +230,21 @@ def _library(module: str, xp: Any) -> Any:
     return importlib.import_module(f"cupyx.{module}")
 
 
+class TensorType:
+    """A dtype of PyTorch that is also called, like NumPy's: np.float32(0.5)."""
+
+    def __init__(self, own: Any, plain: Any) -> None:
+        self.own, self._plain = own, plain
+
+    def __call__(self, value: Any) -> Any:
+        return value.to(self.own) if hasattr(value, "to") else self._plain(value).item()
+
+    def __eq__(self, other: object) -> bool:
+        return self.own == getattr(other, "own", other)  # type: ignore[no-any-return]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def names_of_numpy(standard: Any) -> ModuleType:
     """Return PyTorch's functions with the names and arguments that they have in NumPy. `standard` has those of the
     array API. A call without a tensor, such as np.sqrt(2), is NumPy's own. Tensors get `astype` and `copy`."""
@@ -254,9 +269,22 @@ def names_of_numpy(standard: Any) -> ModuleType:
     def spread(call: Any) -> Any:
         return lambda x, axis=None, ddof=0, **options: call(x, axis=axis, correction=ddof, **options)
 
+    def tensor_type(dtype: Any) -> Any:
+        own = getattr(dtype, "own", dtype)
+        return own if own is None or isinstance(own, torch.dtype) else getattr(torch, np.dtype(own).name)
+
+    def take_types(call: Any) -> Any:
+        def call_with_type(*args: Any, dtype: Any = None, **options: Any) -> Any:
+            if args and isinstance(args[-1], TensorType | type | str):
+                *args, dtype = args  # type: ignore[assignment]
+            return call(*args, dtype=tensor_type(dtype), **options)
+
+        return call_with_type
+
     names = vars(standard) | {
-        "array": lambda x, dtype=None: standard.asarray(x, dtype=dtype, copy=True),
-        "ascontiguousarray": tensor.contiguous, "copy": torch.clone, "fabs": torch.abs, "mod": torch.remainder,
+        "array": take_types(lambda x, dtype: standard.asarray(x, dtype=dtype, copy=True)),
+        "finfo": lambda x: torch.finfo(tensor_type(x)), "ascontiguousarray": tensor.contiguous,
+        "copy": torch.clone, "fabs": torch.abs, "mod": torch.remainder,
         "power": torch.pow, "rint": torch.round, "cumsum": along(torch.cumsum), "cumprod": along(torch.cumprod),
         "std": spread(standard.std), "var": spread(standard.var),
         "round": lambda x, decimals=0: torch.round(x, decimals=decimals),
@@ -268,8 +296,12 @@ def names_of_numpy(standard: Any) -> ModuleType:
     }  # fmt: skip
     ufuncs = {name: value for name, value in vars(np).items() if isinstance(value, np.ufunc) and name in names}
     names |= {name: leave_numbers(names[name], plain) for name, plain in ufuncs.items()}
-    kinds = {int: torch.int64, float: torch.float64, bool: torch.bool}
-    tensor.astype = lambda x, dtype: x.to(kinds.get(dtype) or getattr(torch, str(dtype), dtype))
+    makers = "arange asarray empty eye full linspace ones zeros empty_like full_like ones_like zeros_like prod"
+    names |= {name: take_types(names[name]) for name in (*makers.split(), "sum")}
+    kinds = [f"float{bits}" for bits in (16, 32, 64)] + [f"int{bits}" for bits in (8, 16, 32, 64)]
+    kinds += ["uint8", "complex64", "complex128"]
+    names |= {name: TensorType(names[name], getattr(np, name)) for name in kinds}
+    tensor.astype = lambda x, dtype: x.to(tensor_type(dtype))
     tensor.copy = tensor.clone
     both = ModuleType("torch")
     vars(both).update(names)

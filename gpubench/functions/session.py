@@ -267,6 +267,8 @@ class Translated(contextlib.AbstractContextManager[None]):
         )
         if "does not require grad" in text:
             detail += "; say gradients=True"
+        elif "builtin_function_or_method" in text:
+            detail += "; PyTorch's x.size is a method: write len(x) or x.shape"
         elif isinstance(error, TypeError) and self.function.gpu is not None and self.function.to_gpu is None:
             detail += "; say to_gpu= if the GPU's program takes other arrays"
         raise Unsupported(detail, reason="bad-function") from error

@@ -139,6 +139,9 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
     "np.std(x, ddof=1) + np.var(m, axis=0)", "np.median(x) - np.percentile(m, 90, axis=1)", "np.transpose(m)",
     "np.transpose(m[None], (1, 0, 2))", "np.squeeze(m[:, None])", "np.squeeze(m[None], 0)",
     "np.shape(m)[1] * np.ndim(x) * x / np.size(m)", "np.array([1.0, 2.0], dtype=x.dtype) * m[:, :2]",
+    "np.float32(0.1) * x * np.int64(2) * (x.dtype == np.float32) * (x.dtype != np.float64)", "np.float32(x) - np.float64(0.1)",
+    "np.zeros(64, np.float32) + np.ones(64, dtype='f4') + np.full((64,), 2, dtype=float) + np.zeros_like(x, dtype=np.float32) + np.arange(64)",
+    "np.sum(x, dtype=np.float64) + np.array([1, 2], float).sum()", "m.astype(int) + m.astype(bool) * m.astype('f8')",
     "np.copy(x).astype(np.float64) + x.copy().astype('float32')", "np.ascontiguousarray(m.T) > (x * 9).astype(int)[0]",
 ])  # fmt: skip
 def test_names_of_numpy_mean_the_same_to_pytorch(text):
