@@ -174,6 +174,12 @@ def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
     assert ended.stdout.split() == ["2"]
 
 
+def test_numba_that_may_not_compile_is_not_taken(monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 1)
+    with pytest.raises(NumbaUnusable, match="NUMBA_DISABLE_JIT keeps"):
+        NumbaThreads(1)
+
+
 @pytest.mark.parametrize(("error", "why"), [
     (ModuleNotFoundError("no", name="llvmlite"), "numba is not installed"), (NumbaUnusable("it is odd"), "it is odd"),
     (OSError("libLLVM"), "numba does not load: OSError: libLLVM; NUMBA_OPT is set"),
