@@ -411,8 +411,7 @@ def pci_id(value: object) -> int | None:
     anything else, and for 0, an unknown id."""
     if isinstance(value, str) and re.fullmatch(r"(0x)?[0-9a-f]{1,8}", value.strip(), re.I):
         return int(value, 16) or None
-    number = _number(value)
-    return number if number and number > 0 else None
+    return max(0, _number(value) or 0) or None
 
 
 def _number(value: object) -> int | None:

@@ -1,7 +1,9 @@
 """Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
 
 import errno
+import gc
 import signal
+import sys
 import threading
 from unittest.mock import Mock
 
@@ -79,7 +81,23 @@ def test_the_cache_is_told_of_and_a_thread_keeps_the_handlers(monkeypatch, capsy
     thread.start()
     thread.join()
     assert (codes, capsys.readouterr().err) == ([0], "warning: it is damaged; nothing to do\n")
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert cli.main(["schema"]) == 0
+    assert (signal.getsignal(signal.SIGTERM) is handler, gc.isenabled()) == (True, True)
+
+
+def test_windows_gets_the_files_that_no_shell_names(monkeypatch, tmp_path):
+    for name in ("b.json", "a.json"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "platform", "win32")
+    told = []
+    monkeypatch.setattr(exit, "guard", lambda arguments: told.append(arguments) or 0)
+    monkeypatch.setattr(
+        sys, "argv", "gpubench report *.json ?.md -o *.json --label a* --quiet a* --label=*.json -*".split()
+    )
+    assert cli.main() == 0
+    gc.enable()
+    assert told == ["report a.json b.json ?.md -o *.json --label a* --quiet a.json --label=*.json -*".split()]
 
 
 def test_each_exception_has_its_exit_code(monkeypatch, capsys):

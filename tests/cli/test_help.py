@@ -50,7 +50,8 @@ def test_an_option_without_a_default_is_needed_and_no_other_is_known(command):
     kind = commands()[command]
     hold(
         "".join(
-            f"{name}: {found._replace(help='', listing=str)[1:]}\n" for name, found in kind.declared.items()
+            f"{name}: {found._replace(help='', listing=str, type=str)[1:]}\n"
+            for name, found in kind.declared.items()
         )
     )
     needed = {name: "x" for name, found in kind.declared.items() if found.required}

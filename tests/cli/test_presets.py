@@ -91,6 +91,9 @@ def peaks(**more):
     ("float32", replace(GPU, memory_bytes=None, usable_bytes=None), HOST, 2**26, (2048, 4096)),
     ("float32", CPU, HOST, 2**26, (2048, 4096)), ("float32", CPU, Host(4 * GIB, 2), 2**24, (1024, 2048)),
     ("float32", CPU, Host(None, None), 2**26, (1024, 2048)), ("float32", SOFTWARE, HOST, 2**25, (512,)),
+    ("float32", CPU, Host(5 * GIB, 8), 2**26, (2048, 4096)), ("float32", CPU, Host(5 * GIB - 1, 7), 2**24, (1024, 2048)),
+    ("float32", replace(GPU, memory_bytes=8 * GIB, usable_bytes=1536 << 20), HOST, 2**26, (4096, 8192)),
+    ("float32", replace(GPU, memory_bytes=8 * GIB - 1, usable_bytes=(1536 << 20) - 1), HOST, 2**24, (2048, 4096)),
 ])  # fmt: skip
 def test_a_copy_fits_in_no_cache_and_what_is_small_takes_less(dtype, device, host, copy, matmul):
     assert (peak_sizes("copy", dtype, device, host), peak_sizes("matmul", dtype, device, host)) == (

@@ -157,6 +157,17 @@ def test_the_live_line_has_no_style(monkeypatch, variable):
     assert not re.search(r"\x1b\[[0-9;]*m", text)
 
 
+@pytest.mark.parametrize(
+    ("session", "sessions", "told"),
+    [(0, 1, ""), (0, 2, "session 1 of 2"), (1, 2, "session 2 of 2"), (2, 2, "")],
+)
+def test_a_wide_line_ends_with_the_session(monkeypatch, session, sessions, told):
+    monkeypatch.setenv("COLUMNS", "200")
+    block = replace(BLOCK, number=9, session=session, sessions=sessions)
+    line = next(line for line in lines(shown(Terminal(), block)) if "case 9 of 12" in line)
+    assert line.rstrip().endswith(told or "case 9 of 12")
+
+
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_repeated_session_is_told_with_its_reason(stream):
     reported = shown(stream(), RunStarted(12, 3, None), SessionAgain(0.234, 1, 16), done(13, 16))

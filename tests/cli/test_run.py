@@ -14,13 +14,14 @@ from msgspec.structs import replace
 import gpubench.detect as detection
 from gpubench import backends, kernels
 from gpubench.base import processes
-from gpubench.base.errors import BackendUnavailable, GpubenchError, InputError
-from gpubench.cli import delivery, request, selection
+from gpubench.base.errors import BackendUnavailable, GpubenchError, InputError, UsageError
+from gpubench.cli import delivery, request, resume, selection
 from gpubench.cli.options import RunOptions
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.targets import DeviceSelection
 from gpubench.measure.worker import main as worker
+from gpubench.report.layout import RenderOptions
 from gpubench.result import store
 from gpubench.result.machine import Fact, Gpu, Machine, MachineWarning
 from gpubench.result.run import Identity, Selection, Settings
@@ -209,6 +210,26 @@ def test_a_result_that_its_place_does_not_take_is_rescued(tmp_path, monkeypatch,
     assert sorted(path.name for path in tmp_path.iterdir()) == [kept or "r.json.part"]
 
 
+@pytest.mark.parametrize(("named", "file"), [
+    (None, None), ("r.json", "r.json"), ("r.json.part", "r.json"), ("r.json.gz.PART", "r.json.gz"), ("r.part", ""), ("r.json.parts", ""), ("r.md.part", "")])  # fmt: skip
+def test_the_file_of_append_may_be_named_by_its_part(named, file):
+    if file == "":
+        assert raised(UsageError, resume.result_file, named).code == "not-a-result-file"
+    else:
+        assert resume.result_file(named) == file
+
+
+def test_functions_bring_their_own_dtype_unless_one_is_named(monkeypatch):
+    monkeypatch.setattr(
+        kernels,
+        "own",
+        lambda: {f"mine.{name}": Mock(dtypes=(name, "float32")) for name in ("float64", "float16")},
+    )
+    for asked, dtypes in (({}, "float64,float16"), ({"dtypes": "bf16"}, "bf16")):
+        options = selection.with_ops(RunOptions(**asked), ["mine.float64", "mine.float16"], ["add"])
+        assert (options.ops, options.dtypes) == ("mine.float64,mine.float16,add", dtypes)
+
+
 def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch, capsys):
     run, lost = run_of(curve({64: 0.5})), OSError(errno.EROFS, "read-only")
     monkeypatch.setattr(delivery.store, "result_path", Mock(side_effect=lost))
@@ -220,6 +241,12 @@ def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch, capsys):
             raise saver.error
         assert saver.error is None or "the results folder" in saver.error.message
     assert "the results folder" in saver.error.message
+    for written, told in ((Mock(return_value=2), "wrote 2 charts to x\n"), (Mock(side_effect=lost), "")):
+        monkeypatch.setattr("gpubench.report.plots.write", written)
+        with contextlib.nullcontext() if told else pytest.raises(GpubenchError, match="the charts into x"):
+            delivery.write_plots([], RunOptions(plots="x"), RenderOptions())
+        delivery.write_plots([], RunOptions(), RenderOptions())
+        assert (capsys.readouterr().err, written.call_count) == (told, 1)
     monkeypatch.setattr(delivery.store, "set_aside", Mock(side_effect=lost))
     assert "r.json.part" in raised(GpubenchError, delivery.keep_part, ["r.json"], resumed=False).message
     monkeypatch.setattr(
