@@ -47,8 +47,8 @@ class _Part(NamedTuple):
 
     @property
     def segments(self) -> list[str]:
-        """The parts of the selector before `@`: group or op, size, dtype, implementation; `*` where one is
-        missing."""
+        """The parts of the selector before `@`: group or op, size, dtype, implementation, and what follows. Each
+        of these four is `*` if it is missing."""
         return [*self.text.partition("@")[0].split("/"), "*", "*", "*", "*"]
 
     @property

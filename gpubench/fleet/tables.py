@@ -1,6 +1,6 @@
-"""Tables of a fleet and of an inventory, each at most 300 lines in all. The report of a fleet begins with its
-result in one line, and then lists the problems, the worst first. The inventory lists the nodes that did not
-answer, the hardware of the others, and the differences in software."""
+"""The report of a fleet and the inventory, each as a document of tables with at most 300 lines. The report of a fleet
+begins with its result in one line, and then lists the problems, the worst first. The inventory lists the nodes
+that did not answer, the hardware of the others, and the differences in software."""
 
 from __future__ import annotations
 

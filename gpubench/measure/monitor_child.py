@@ -122,8 +122,8 @@ def _backend(device_id: str) -> Backend:
 
 
 def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Return the users that `look` sees. If one of them computes or is unseen, look again after short waits: a
-    worker of the last session may still be ending."""
+    """Return the users of each device, as `look` finds them. If a program computes on one, or memory is in use there
+    although no process can be seen, look again after short waits: a worker of the last session may be ending."""
     users_seen = look()
     for pause_s in PAUSES_S:
         if not any(users.computing or users.unseen for users in users_seen.values()):

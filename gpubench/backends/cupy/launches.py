@@ -470,8 +470,9 @@ class EventClock:
     def _queue(
         self, parts: Sequence[Callable[[], None]], delay_s: float, *, cold: bool = False
     ) -> tuple[list[float], float, bool]:
-        """Enqueue the parts behind a delay, which becomes longer until it hides the host's time. Return the device's
-        seconds of each part, the host's seconds of all, and whether all were queued before the first began."""
+        """Enqueue the parts behind a delay, and again behind a longer one while it does not hide the host's time, up
+        to LONGEST_DELAY_S or a full stream. Return the device's seconds of each part, the host's seconds of all, and
+        whether all were queued before the first began."""
         import numpy as np
 
         cuda, before_s = self._cupy.cuda, 0.0

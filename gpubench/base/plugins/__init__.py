@@ -114,8 +114,8 @@ def load(entry: EntryPoint) -> Any:
 
 
 def _lacking(error: ImportError | AttributeError) -> str:
-    """Return the name of the module that lacks the imported name or the attribute, or an empty text if there is
-    no such module."""
+    """Return the name of the module that is missing or lacks the imported name, or of the module, class or function
+    that lacks the attribute. Return an empty text if it has no name."""
     name = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
     return name if isinstance(name, str) else ""
 
