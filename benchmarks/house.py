@@ -18,8 +18,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # a script has its own folder there instead
+
+from benchmarks import weight  # noqa: E402
+from gpubench.base.plugins.wings import OWN  # noqa: E402
+
 PACKAGE = ROOT / "gpubench"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE, TESTS = ROOT / "docs" / "architecture.md", ROOT / "tests"
 # A module with fewer lines is only justified if no module or several modules import it.
 SMALL = 60
 MOST_PARAMETERS = 6
@@ -116,10 +121,12 @@ def _room(name: str) -> str:
 
 def table() -> str:
     """Return a table with one row for each figure."""
-    product = modules()
+    product, weights = modules(), weight.packages()
     rows = [
         ("modules of the product", len(product)),
-        ("lines of the product", sum(map(lines, product.values()))),
+        ("tokens of the product, in thousands", round(weights.total() / 1000)),
+        ("the same without the wings", round(sum(n for name, n in weights.items() if name not in OWN) / 1000)),
+        ("lines of the tests, in thousands", round(sum(map(lines, TESTS.rglob("*.py"))) / 1000)),
         ("lines of the longest module", max(map(lines, product.values()))),
         ("public type names defined twice", len(types_defined_twice())),
         (f"modules under {SMALL} lines with one importer", len(small_with_one_importer())),
