@@ -48,8 +48,12 @@ LEFT_OUT = (
 )
 # Modules whose tests need a GPU.
 CUDA = "gpubench/backends/cupy/"
-# Modules that run as machine code, or before coverage can start: all tests of their folder may run each line.
-UNSEEN = ("gpubench/backends/numpy/native.py", "gpubench/base/child_main.py")
+# Modules that run as machine code, or before coverage can start, and the tests that notice their changes first. All
+# tests of their folder may run each line.
+UNSEEN = {
+    "gpubench/backends/numpy/native.py": "tests/unit/kernels/test_cpu_kernels.py",
+    "gpubench/base/child_main.py": "tests/unit/base/test_processes.py",
+}
 # Seconds, as the survey timed them: of the tests that run a line, and of others that may notice its change.
 RUNNING_S, NEAR_S = 150.0, 20.0
 # Changes without an effect that a test could notice: the file, the beginning of the line, a text in the changed line
@@ -57,6 +61,7 @@ RUNNING_S, NEAR_S = 150.0, 20.0
 # fmt: off
 EQUIVALENT = (
     ("", "", "reshape(-2", "NumPy takes any negative number"),
+    ("backends/numpy/native.py", "kind = args[0].type", "", "both numbers have one type"),
     ("backends/shared/host.py", "SLICE = ", "2 <<", "slices of any length make the same whole"),
     ("backends/shared/host.py", "SLICE = ", "19", "slices of any length make the same whole"),
     ("backends/shared/host.py", "_MOST_CHECKERS = ", "", "one thread more does the same"),
@@ -622,7 +627,10 @@ class Survey:
         if mutant.file in UNSEEN or mutant.file not in self._sources:
             wider = [file for file in self._sources if Path(file).parent == Path(mutant.file).parent]
         near = self._usable(tests for file in wider for tests in self._tests_of_lines(file).values()) - running
-        own, words = {_file(test) for test in running}, _words(mutant.file)
+        own, words = {*map(_file, running)}, _words(mutant.file)
+        if mutant.file in UNSEEN:
+            own = {UNSEEN[mutant.file]}
+            running |= self._usable([frozenset(self._names.get(UNSEEN[mutant.file], ()))])
 
         def rank(test: str) -> tuple[bool, int]:
             return _file(test) not in own, -len(words & _words(_file(test)))

@@ -140,10 +140,10 @@ WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16"
 _BLAS_DTYPES = ("float32", "float64")
 
 
-# The places of the rungs on a long and on a short ladder, as shares of the ladder's octaves. A ladder is long from
-# LONG_OCTAVES on.
-LONG_RUNGS, LONG_OCTAVES = (0, 3 / 14, 6 / 14, 8 / 14, 10 / 14, 12 / 14, 1), 12
-SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
+# The places of the rungs on a long and on a short ladder, where the last one is the end of the ladder. A ladder is
+# long from LONG_OCTAVES on.
+LONG_RUNGS, LONG_OCTAVES = (0, 3, 6, 8, 10, 12, 14), 12
+SHORT_RUNGS = (0, 2, 4, 5, 6, 7)
 
 
 class Ladder(msgspec.Struct, frozen=True):
@@ -166,8 +166,8 @@ class Ladder(msgspec.Struct, frozen=True):
         """Return the sizes that a search begins with, on any machine: at most seven on a long ladder, at most
         six on a short one. They are closer together towards the top."""
         octaves = math.log2(self.high / self.low)
-        shares = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
-        below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
+        *places, end = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
+        below = {self.whole(self.low * 2 ** round(place / end * octaves)) for place in places}
         return sorted({n for n in below if n < self.high} | {self.high})
 
     @staticmethod

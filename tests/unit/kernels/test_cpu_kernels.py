@@ -140,6 +140,7 @@ def test_threads_are_tried_that_have_neither_too_few_elements_nor_too_many(cores
 
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)
+FAR = (100.0, -100.0, 720.0, -720.0)  # beyond the powers of one dtype, but not of the other
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -147,7 +148,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)
 def test_what_is_not_finite_comes_out_as_in_numpy(pool, name, dtype):
     op = kernels.load(name)
     count = len(op.inputs)
-    grid = np.array(np.meshgrid(*[SPECIAL] * count)).reshape(count, -1)
+    grid = np.array(np.meshgrid(*[SPECIAL + FAR * (count == 1)] * count)).reshape(count, -1)
     inputs = [np.ascontiguousarray(row, dtype=dtype) for row in grid]
     params = {"n": inputs[0].size}
     _, output = next(outputs(pool, op, inputs, dtype, params))
