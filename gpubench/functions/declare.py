@@ -245,21 +245,34 @@ class TensorType:
     __hash__ = None  # type: ignore[assignment]
 
 
-def names_of_numpy(standard: Any) -> ModuleType:
+def _leave_numbers(names: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the names with functions of one argument that leave numbers, as in np.sqrt(2), to NumPy. `convert` is
+    applied to what NumPy returns."""
+    import numpy as np
+
+    def either(call: Any, plain: Any) -> Any:
+        def call_either(x: Any, *rest: Any, **options: Any) -> Any:
+            return convert(plain(x)) if isinstance(x, numbers) else call(x, *rest, **options)
+
+        return call_either
+
+    numbers = (int, float, complex, np.generic)
+    unary = {name: value for name, value in vars(np).items() if isinstance(value, np.ufunc) and value.nin == 1}
+    return names | {name: either(names[name], plain) for name, plain in unary.items() if name in names}
+
+
+def array_names(cupy: ModuleType, standard: ModuleType) -> dict[str, Any]:
+    """Return CuPy's functions by name, and those of the array API that it lacks."""
+    return _leave_numbers(vars(standard) | vars(cupy), lambda number: number)
+
+
+def tensor_names(standard: ModuleType) -> dict[str, Any]:
     """Return PyTorch's functions with the names and arguments that they have in NumPy. `standard` has those of the
-    array API. A call without a tensor, such as np.sqrt(2), is NumPy's own. Tensors get `astype` and `copy`."""
+    array API. Tensors get `astype` and `copy`."""
     import numpy as np
     import torch
 
-    numbers, tensor = (int, float, complex, np.generic), torch.Tensor
-
-    def leave_numbers(call: Any, plain: Any) -> Any:
-        def call_either(x: Any, *rest: Any, **options: Any) -> Any:
-            if isinstance(x, numbers) and not (rest and isinstance(rest[0], tensor)):
-                return plain(x, *rest, **options).item()
-            return call(x, *rest, **options)
-
-        return call_either
+    tensor = torch.Tensor
 
     def along(call: Any) -> Any:
         return lambda x, axis=None, **options: call(
@@ -294,8 +307,7 @@ def names_of_numpy(standard: Any) -> ModuleType:
         "squeeze": lambda x, axis=None: torch.squeeze(x) if axis is None else torch.squeeze(x, axis),
         "shape": lambda x: tuple(x.shape), "ndim": lambda x: x.ndim, "size": lambda x: x.numel(),
     }  # fmt: skip
-    ufuncs = {name: value for name, value in vars(np).items() if isinstance(value, np.ufunc) and name in names}
-    names |= {name: leave_numbers(names[name], plain) for name, plain in ufuncs.items()}
+    names = _leave_numbers(names, lambda number: number.item())
     makers = "arange asarray empty eye full linspace ones zeros empty_like full_like ones_like zeros_like prod"
     names |= {name: take_types(names[name]) for name in (*makers.split(), "sum")}
     kinds = [f"float{bits}" for bits in (16, 32, 64)] + [f"int{bits}" for bits in (8, 16, 32, 64)]
@@ -303,9 +315,7 @@ def names_of_numpy(standard: Any) -> ModuleType:
     names |= {name: TensorType(names[name], getattr(np, name)) for name in kinds}
     tensor.astype = lambda x, dtype: x.to(tensor_type(dtype))
     tensor.copy = tensor.clone
-    both = ModuleType("torch")
-    vars(both).update(names)
-    return both
+    return names
 
 
 def _require_kind(name: str, value: Any) -> None:

@@ -31,7 +31,7 @@ from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.base.streams import shorten
 from gpubench.functions import declare
-from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction, names_of_numpy
+from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction, array_names, tensor_names
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
 from gpubench.kernels.templates.cpu import MOST_INPUTS
@@ -465,10 +465,8 @@ def bind_library(function: UserFunction, library: Any) -> Callable[..., Any]:
     standard = importlib.import_module(f"array_api_compat.{name}")
     if not function.of_numpy:
         return function.bind(standard)
-    if name == "torch":
-        return function.bind(names_of_numpy(standard))
     both = ModuleType(name)
-    vars(both).update(vars(standard) | vars(library))
+    vars(both).update(tensor_names(standard) if name == "torch" else array_names(library, standard))
     return function.bind(both)
 
 

@@ -167,10 +167,10 @@ def _blas(text: str, versions: bool) -> str:
 
 def cpu_text(run: Run, names: Sequence[str]) -> str:
     """Return a text such as `16 CPU threads (numba, OpenBLAS)`, with `names` in brackets. If the number of
-    threads is unknown, the text begins with `the CPU`. Of NumPy alone only BLAS uses more than one thread."""
+    threads is unknown, the text begins with `the CPU`. NumPy uses more than one in BLAS alone."""
     threads = cpu_threads(run)
-    if [*names] == ["NumPy"] and (threads or 1) > 1:
-        return f"NumPy, mostly on 1 of {threads} CPU threads"
+    if len(names) == 1 and names[0] in ("NumPy", "scipy", "pandas") and (threads or 1) > 1:
+        return f"{names[0]}, mostly on 1 of {threads} CPU threads"
     text = "the CPU" if threads is None else count_noun(threads, "CPU thread")
     return f"{text} ({', '.join(names)})" if names else text
 

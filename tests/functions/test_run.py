@@ -134,7 +134,7 @@ def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("text", [
-    "x * np.sqrt(2) + np.log(np.pi)", "np.maximum(x, 0) ** np.maximum(1, 2)", "np.power(2, x)", "np.mod(x, 0.3)",
+    "x * np.sqrt(2) + np.log(np.pi)", "np.maximum(x, 0) ** 2", "np.power(2, x)", "np.mod(x, 0.3)",
     "np.fabs(np.rint(4 * x)) + np.round(x, 2)", "np.cumsum(m)", "np.cumsum(m, axis=1)", "np.cumprod(x, 0)",
     "np.std(x, ddof=1) + np.var(m, axis=0)", "np.median(x) - np.percentile(m, 90, axis=1)", "np.transpose(m)",
     "np.transpose(m[None], (1, 0, 2))", "np.squeeze(m[:, None])", "np.squeeze(m[None], 0)",

@@ -276,7 +276,14 @@ class Namespace:
             return _MADE[name]
         if name not in (*_UNARY, *_EXACT):
             raise Untraceable(f"calls {name}")
-        return partial(_step, name)
+        return partial(_call, name)
+
+
+def _call(name: str, *values: Any) -> Any:
+    """Return a step, or the number that a function has for a number."""
+    if name in _UNARY and not isinstance(values[0], Symbol):
+        return getattr(math, name)(*values)
+    return _step(name, *values)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
@@ -302,6 +309,8 @@ _MADE: dict[str, Callable[..., Any]] = {
     "log2": lambda x: _step("log", x) * (1 / math.log(2)),  # type: ignore[operator]
     "log10": lambda x: _step("log", x) * (1 / math.log(10)),  # type: ignore[operator]
     "where": _where,
+    # NumPy's types, which make a number of a number
+    **dict.fromkeys(("float16", "float32", "float64"), float),
 }
 # All functions that a formula may call.
 KNOWN = (*_UNARY, *_EXACT, *_MADE)
