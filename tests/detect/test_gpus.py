@@ -171,6 +171,8 @@ OF_KFD = {
         | bank(1, 24 * GIB) | bank(2, 24 * GIB),
         {**ONE, "gpus.0.bdf": "0001:05:00.0", "gpus.0.compute.units": 76, "gpus.0.compute.arch": "gfx942", "gpus.0.uuid": "GPU-000000000000004d",
          SIZE: 48 * GIB, "gpus.0.memory.usable_bytes": 24 * GIB, "gpus.0.compute.partitions.*.units": [38, 38]}),
+    "the largest of unlike partitions": (
+        kfd_node(1, unique_id=77) | kfd_node(2, unique_id=77, location_id=0x0501) | bank(1, 8 * GIB) | bank(2, 24 * GIB), {SIZE: 32 * GIB, "gpus.0.memory.usable_bytes": 24 * GIB}),
     "an API that lists each partition": (
         PARTITIONS, {"gpu_count": 2, SIZE: 48 * GIB, f"{SIZE}.status": "ok", "gpus.0.apis": {"torch:rocm": Api(ordinal=0)}},
         [{"source": "torch:rocm", "ordinal": n, "bdf": "0001:05:00.0", "vendor_id": "1002", "memory_bytes": 24 * GIB} for n in (0, 1)]),
@@ -460,6 +462,20 @@ def test_without_a_machine_no_file_is_read_and_a_spoiled_table_costs_the_names_o
         names.books.cache_clear()
         assert names.name_of(None, 0x10DE, 0x2330) is None
     names.books.cache_clear()
+
+
+def test_an_excerpt_has_the_names_of_the_devices_that_the_table_knows():
+    devices = [(0x10DE, 0x2684), (0x10DE, 0x2330), (0x10DE, 0x2685), (0x1AF4, 0x2684), (0x1002, 0x2684)]
+    lines = names.excerpt(NEWER, devices).splitlines()
+    assert lines == [
+        "# Date: 2099-01-01",
+        "10de  -",
+        "\t2330  GH100 [H100 of tomorrow]",
+        "\t2684  AD102 [GeForce RTX 4090]",
+        "1af4  -",
+        "\t2684  Wrong vendor",
+    ]
+    assert names.excerpt("", devices) == ""
 
 
 def test_a_recording_keeps_the_names_of_its_devices_and_no_others(h100, tmp_path, plain):

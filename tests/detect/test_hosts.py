@@ -24,8 +24,8 @@ from gpubench.detect.facts import (
     positive,
     size,
 )
-from gpubench.detect.host import read_files, read_psutil
-from gpubench.result.machine import NOT_PROBED, Cpu, Memory
+from gpubench.detect.host import CpuinfoFacts, read_cpuinfo, read_files, read_psutil
+from gpubench.result.machine import NOT_PROBED, Cache, Cpu, Memory
 from tests.detect import trees
 from tests.detect.trees import CPU, GIB, HOST, NODE, V2, check, cores, each_cpu, group, mountinfo, pci, under
 from tests.examples import CHARACTERS
@@ -206,6 +206,8 @@ MEMORY = {
         | {f"{SET_V1}/docker/aaa/cpuset.cpus": "0-1"},
         {"cpu.quota_cpus": 1.5, "cpu.available": 2, "cpu.cpuset": "0-1", "memory.limit_bytes": 3 * GIB,
          "memory.usable_bytes": 2 * GIB, "platform.container": "docker"}),
+    "a table of mounts of four columns": (
+        HOST | group("0::/", "cgroup2 /sys/fs/cgroup cgroup2 rw", {"cpu.max": "50000 100000"}), {"cpu.quota_cpus": 0.5}),
     "the tightest of v1 and v2": (
         HOST | group("2:cpu:/a\n0::/b", "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
                      {"cpu/a/cpu.cfs_quota_us": -1, "cpu/a/cpu.cfs_period_us": 100000, "unified/b/cpu.max": "25000 100000"})
@@ -378,6 +380,27 @@ def test_psutil_is_asked_where_no_file_tells_off_linux(plant, monkeypatch, platf
     assert (machine.cpu.affinity.status, [gpu.usable.value for gpu in machine.gpus]) == (affinity, [None])
     del psutil.cpu_count
     assert host.this_host.__wrapped__().cpu.logical.source != "psutil", "it is broken"
+
+
+def test_py_cpuinfo_tells_what_nobody_else_does():
+    caches = [Cache(level=1, type="data", size_bytes=1 << 15, instances=1)]
+    answer = CpuinfoFacts(
+        model=" Apple  M2 ", vendor="unknown", flags=["x", "avx2", "avx1.0"], base_hz=5, caches=caches
+    )
+    told = {
+        "model": "Apple M2",
+        "vendor": "not_probed",
+        "isa": ["avx", "avx2"],
+        "base_hz": 5,
+        "caches": caches,
+        "caches.note": "counted once",
+    }
+    check(read_cpuinfo(Cpu(), answer), told)
+    check(
+        read_cpuinfo(Cpu(), CpuinfoFacts()),
+        dict.fromkeys(("model", "vendor", "isa", "base_hz", "caches"), "not_probed"),
+    )
+    check(read_cpuinfo(Cpu(model=make_fact("own", "t")), answer), {"model": "own"})
 
 
 # Keys of /proc/cpuinfo have spellings: text, model, architecture, vendor, MHz.

@@ -192,6 +192,8 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     lack = recommend.lacks(Machine(gpus=[gpu]), "gpu")
     assert (named in lack.hint, lack.reason.endswith(code)) == (True, True)
     assert recommend.lacks(Machine(gpus=[gpu]), gpu.id) == lack
+    for word in ("HIDDEN_BY_ENV", "NO_PERMISSION", "NOT_EXPOSED", "UNUSABLE", "unknown"):
+        assert recommend.about(word, card(8 * GIB)) == DETECTION.get(word, ""), "nothing is known of the GPU"
     assert "number or vendor" in recommend.lacks(Machine(gpus=[gpu]), "cupy").reason  # a card of AMD
 
 
@@ -355,6 +357,8 @@ def test_break_even_points_are_quoted_in_words():
     assert picture.quote(points) == [
         "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy",
         "matmul m=3 float32: GPU from n = 64 (the smallest size measured) with data on the GPU"]  # fmt: skip
+    for size, words in ((9999, "n = 9999 "), (10_000, "n = 9.8 K ")):
+        assert words in picture.quote([replace(point, size=size)])[0]
     for regime in set(ORDERED) - {RESIDENT}:  # each has words
         assert regime not in picture.quote([replace(point, regime=regime)])[0]
 

@@ -234,7 +234,9 @@ def test_a_device_that_computes_rightly_is_checked(monkeypatch, values, checked)
     )
     cupy.cuda.Device, cupy.float32 = contextlib.nullcontext, np.float32
     cupy.arange = lambda count, dtype: None if values is None else (numbers[:count] - 1) / 2
-    (record,) = last_answer(libraries.probe_cuda, cupy)["records"]
+    first, last = libraries.probe_cuda(cupy)
+    assert (first["partial"], "partial" in last) == (True, False)
+    (record,) = last["records"]
     assert (record["checked"], record["uuid"]) == (checked, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f")
     device = Mock()
     device.queue.read_buffer.return_value = None if values is None else numbers.tobytes()
@@ -244,11 +246,23 @@ def test_a_device_that_computes_rightly_is_checked(monkeypatch, values, checked)
     assert [record["checked"] for record in last_answer(libraries.probe_wgpu)["records"]] == [checked]
 
 
+def test_what_py_cpuinfo_tells_is_converted(monkeypatch):
+    info = {"brand_raw": "X", "vendor_id_raw": 7, "flags": ["avx", 3], "hz_advertised": (2_000_000_000, 0), "l1_data_cache_size": 32768,
+            "l1_instruction_cache_size": "64 KiB", "l2_cache_size": "1 MB", "l3_cache_size": "much"}  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cpuinfo", SimpleNamespace(get_cpu_info=lambda: info))
+    sizes = ((1, "data", 1 << 15), (1, "instruction", 1 << 16), (2, "unified", 1 << 20))
+    caches = [{"level": level, "type": kind, "size_bytes": size, "instances": 1} for level, kind, size in sizes]
+    told = {"model": "X", "vendor": None, "flags": ["avx", "3"], "base_hz": 2_000_000_000, "caches": caches}
+    assert libraries.probe_cpuinfo() == {"records": [], "cpu": told}
+    info["hz_advertised"] = (0, 0)
+    assert libraries.probe_cpuinfo()["cpu"]["base_hz"] is None
+
+
 def refuse():
     raise AttributeError("this CUDA has no such call")
 
 
-@pytest.mark.parametrize("served", [lambda: [50, 60, 61], list, refuse])
+@pytest.mark.parametrize("served", [lambda: [50, 60, 61], lambda: [61, 75], list, refuse])
 def test_nothing_is_too_old_without_a_source_that_says_so(served):
     (record,) = last_answer(libraries.probe_cuda, Cupy(served))["records"]
     assert "why_not" not in record
