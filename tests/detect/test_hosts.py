@@ -71,6 +71,7 @@ PROCESSORS = {
             for name, text in (("thread_siblings_list", f"{first}-{first + 7}"), ("physical_package_id", str(node)))}},
         {"cpu.cores": 2, "cpu.logical": 16, "cpu.packages": 2, "platform.arch": "ppc64le", "cpu.vendor": "IBM",
          "numa.ids": [0, 8, 250], "numa.nodes.*.id": [0, 8, 250], "numa.nodes.*.kind": ["dram", "dram", "absent"]}),
+    "siblings that are others": (cores(2) | each_cpu(2, {"topology/core_cpus_list": "5"}), {"cpu.cores": "invalid"}),
     "a spoiled /proc/cpuinfo": (cores(2) | {"/proc/cpuinfo": "junk"}, {"cpu.cores": 2, "cpu.smt": "invalid", "platform.hypervisor": "invalid"}),
     "SME of x86 is no matrix unit": (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
     "a file of 5 MiB": (
