@@ -298,6 +298,20 @@ EQUIVALENT = (
     ("multi/device_group.py", "if size <= INLINE", "< INLINE", "one thread and several move the same"),
     ("multi/device_group.py", "WARM_UP = ", "", "one exchange more warms up as well"),
     ("multi/scaling.py", "SLICES = ", "", "one slice more scatters as much"),
+    *(("functions/trial.py", line, part, "any other numbers, drawn or scaled, show as much") for line, part in (
+        ("share = np.random.default_rng(", ""), ("yield [(x * share(", "x / share"), ("yield [(x * share(", "0.75"),
+        ("yield [(x * share(", "0.5, 1.5"), ("_require_fresh(call, ", "seed=3"), ("def _inputs(", "seed: int=2"))),
+    *(("functions/trial.py", line, part, "no call takes that very time or memory") for line, part in (
+        ("if max(last.seconds", ">= times"), ("if count >= 3", ">= TELLING_S"), ("if count >= 3", ">= MOST_S"),
+        ("if took > SHORT_S", ">="))),
+    ("functions/loading.py", "text = shorten(", "241", "a letter more of an error tells as much"),
+    ("measure/case_run.py", "LOOP_S = ", "", "calls of about that length keep a core awake"),
+    ("measure/case_run.py", "return self.call_s * ", "call_s > ONCE_S", "no launch takes that very time"),
+    *(("measure/worker/timer.py", f"{name} = clock() if noted", "else 1.0", "it is read where the steps are noted")
+      for name in ("began", "taken", "uploaded", "launched", "fetched")),
+    ("measure/worker/timer.py", "while len(cycles_s) <", "<= WARM_S", "no launches take that very time"),
+    ("measure/worker/timer.py", "return LONGEST_REPEAT if", "< target", "there both are the longest count"),
+    ("measure/runner.py", "if runtime.budget.left_s() <= last", "< last", "no check takes the very time that is left"),
 )
 # fmt: on
 

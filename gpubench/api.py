@@ -226,9 +226,6 @@ class Unmeasured:
     def __call__(self, *_: object, **__: object) -> Any:
         return self
 
-    def __repr__(self) -> str:
-        return "<gpubench.Unmeasured>"
-
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 

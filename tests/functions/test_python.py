@@ -1,6 +1,7 @@
 """The Python interface: `bench`, `run`, `load`, `detect`, and what their results tell."""
 
 import ast
+import html
 import math
 import pickle
 import re
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import gpubench
+from gpubench import detect as detection
 from gpubench.analysis.advice import measuring_command
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.thresholds import situation_regime
@@ -79,6 +81,28 @@ def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
     assert not (tmp_path / "table.xlsx").exists()
 
 
+def test_a_machine_shows_itself_and_without_pandas_there_is_no_frame(result, monkeypatch):
+    monkeypatch.setattr("gpubench.api.detection.gather", lambda: "all that is there")
+    monkeypatch.setattr(
+        "gpubench.api.detection.inspect",
+        lambda gathered: (result.run.machine, gathered)[gathered != "all that is there"],
+    )
+    machine = gpubench.detect()
+    shown = detection.render(result.run.machine, "plain")
+    assert (str(machine), machine.mode) == (shown, result.run.machine.recommendation.mode)
+    assert repr(machine) == f"<gpubench.DetectedMachine: {detection.machine_line(result.run.machine)}>"
+    assert machine._repr_html_() == f"<pre>{html.escape(shown)}</pre>"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert "pandas is not installed" in str(raised(UsageError, result.to_pandas))
+
+
+def test_a_child_that_imports_a_file_measures_nothing(monkeypatch):
+    monkeypatch.setattr("gpubench.functions.declare.MEASURES", False)
+    for nothing in (gpubench.run("add"), gpubench.bench(abs)):
+        assert (nothing.threshold("add").n is nothing, [*nothing], f"{nothing:.1f}") == (True, [], "")
+        assert (nothing < 1, nothing > 1, nothing <= 1, nothing >= 1) == (False,) * 4
+
+
 def test_policy_has_the_same_thresholds(result):
     policy = gpubench.Policy.load(H200)
     assert policy.threshold("dot") == result.threshold("dot") == gpubench.Policy([result]).threshold("dot")
@@ -97,7 +121,7 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: result.policy().choose(["gelu"], 9), "'gelu'"), (lambda result: gpubench.bench(abs, tolerence=1), "'tolerance'"),
     (lambda result: result.policy().choose("gelu", 9, regime=["copied"]), "'copied'"),
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"), (lambda result: gpubench.run("a\0.py"), "what is possible"),
-    (lambda result: gpubench.run(3), "what is possible"), (lambda result: gpubench.run("add", budget=10**400), "500ms"),
+    (lambda result: gpubench.run(3), "what is possible"), (lambda result: gpubench.run(abs), "what is possible"), (lambda result: gpubench.run("add", budget=10**400), "500ms"),
     (lambda result: result.save("a\0.json"), "what is possible"), (lambda result: result.speedup("x"), "what is possible"),
     (lambda result: result.threshold("dot", None), ""), (lambda result: result.threshold(3), "name one"),
     (lambda result: gpubench.run("matmul", params=["m=2", "m=3"], budget=1e6, max_time=1e-5, threads=9999, backends="numpy"), "leave --threads out"),
