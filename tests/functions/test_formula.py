@@ -1,5 +1,6 @@
 """A formula's trace: its texts, why a function has none, and the bound of its roundings. What is told of a program."""
 
+import contextlib
 import importlib.util
 import inspect
 import itertools
@@ -17,11 +18,12 @@ import numpy as np
 import pandas
 import pytest
 import scipy.special
+from msgspec.structs import replace
 
-from gpubench.base import hash_text
+from gpubench.base import hash_text, processes
 from gpubench.base.errors import Unsupported, UsageError
 from gpubench.base.plugins import PluginError
-from gpubench.functions import describe, loading, trial
+from gpubench.functions import describe, loading, sources, trial
 from gpubench.functions.declare import UserFunction, stays
 from gpubench.functions.describe import (
     Code,
@@ -657,3 +659,90 @@ def test_a_reference_that_is_refused_says_so_and_one_that_fails_when_nudged_chan
         False,
         False,
     ]
+
+
+def told_of(source, name, **more):
+    """The description of a function that a child has tried."""
+    shown = [Shown("x", [[(64, 64)]], [(64, 256)])]
+    about = Description(source, name, "", "", shown, shown, [], [(64, 1e-3)], 64, 256, ["float64", "float32"])
+    return [replace(about, **more)]
+
+
+TURNS = [  # of each source: how its child ends, and what it has said by then
+    {"a": (7, trial.TrialReport(told_of("a", "late", own_inputs=True), known=["early", "late", "dies"], trying="dies")),
+     "b": (None, trial.TrialReport(told_of("b", "x"), known=["x", "slow"], trying="slow")),
+     "c": (-6, trial.TrialReport(partial=told_of("c", "p", pair=True, inputs=[])[0], known=["p"], trying="p")),
+     "d": (0, trial.TrialReport(told_of("d", "g", untraced="sorts"), wrong={"h": "no"}, known=["g", "h"], trying=None)), "e": (7, None)},
+    {"a": (0, trial.TrialReport(told_of("a", "early", operations=1), known=["early", "late", "dies"], trying=None)),
+     "b": (None, trial.TrialReport(known=["x", "slow"], trying="slow")), "c": (0, trial.TrialReport(known=["p"], trying=None)),
+     "e": (0, trial.TrialReport(told_of("e", "f", operations=1), known=["f"], trying=None))},
+    {"b": (0, trial.TrialReport(known=["x", "slow"], trying=None))},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cpus", "together"),
+    [
+        (8, [["a", "e"], ["b"], ["c"], ["d"]]),
+        (2, [["a", "c", "e"], ["b", "d"]]),
+        (None, [["a", "b", "c", "d", "e"]]),
+    ],
+)
+def test_children_try_files_side_by_side_until_all_is_told(monkeypatch, tmp_path, cpus, together):
+    turns, asked, ops, turn = iter(TURNS), [], [], {}
+
+    def run_all(commands):
+        groups = [msgspec.json.decode(command[-1], type=list[trial.TrialRequest]) for command, _ in commands]
+        asked.append(
+            [
+                ([(request.source.name, request.skip) for request in group], limit_s)
+                for group, (_, limit_s) in zip(groups, commands, strict=True)
+            ]
+        )
+        turn.update(next(turns))
+        for group in groups:
+            ends = [turn[request.source.name] for request in group]
+            reports = [report for _, report in ends if report is not None]
+            yield processes.Ended(ends[0][0], msgspec.json.encode(reports).decode(), "", 1.0)
+
+    monkeypatch.setattr(processes, "run_all", lambda commands: list(run_all(commands)))
+    monkeypatch.setattr(sources.os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(
+        sources,
+        "add_to_manifest",
+        lambda source, functions: ops.append((source.name, [f.name for f in functions])),
+    )
+    monkeypatch.setattr(
+        sources.kernels, "add_functions", lambda name, made: ops.append((name, [op.dtypes for op in made]))
+    )
+    places = []
+    for name in "abcde":
+        (tmp_path / f"{name}.py").write_text("", encoding="utf-8")
+        places.append(sources.CodePlace(str(tmp_path / f"{name}.py"), ""))
+    if (
+        cpus != 8
+    ):  # the children of a group end together, so that what a script of one says is no more than its groups
+        with contextlib.suppress(Exception):
+            sources.declare(places)
+        assert [[name for name, _ in group] for group, _ in asked[0]] == together
+        return
+    assert sources.declare(places) == ["a.early", "a.late", "b.x", "c.p", "d.g", "e.f"]
+    assert [[(name, skip) for name, skip in group] for group, _ in asked[0]] == [
+        [(name, []) for name in group] for group in together
+    ]
+    assert [limit_s for _, limit_s in asked[0]] == [120.0, 60.0, 60.0, 60.0]
+    assert [dict(group) for group, _ in asked[1]] == [
+        {"a": ["dies", "late"]},
+        {"b": ["x"]},
+        {"c": ["p"]},
+        {"e": []},
+    ]
+    assert asked[2] == [([("b", ["slow", "x"])], 60.0)]
+    assert ops[:2] == [("a", ["early", "late"]), ("a", [("float32",)] * 2)]
+    left_out = [(note.code, note.message) for note in sources.notes(["a.late", "b.x", "c.p", "d.g"])]
+    assert left_out == [
+        ("bad-function", "dies is left out: its first call ended the process, which exited with status 7"),
+        ("not-compiled", "measured as written: late ()"), ("own-sizes", "late takes x (n)"),
+        ("bad-function", "slow is left out: its first call did not end within 60 s"), ("not-compiled", "measured as written: x ()"),
+        ("own-sizes", "p takes no inputs (arguments with a default get some by inputs= alone), so n changes nothing"), ("bad-function", "h is left out: no"), ("not-compiled", "measured as written: g (sorts)"),
+    ]  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import kernels
+from gpubench.base.errors import GpubenchError
 from gpubench.measure import budget, runner
 from gpubench.measure.plan import BLOCKS, MAIN, ONE_BLOCK, Constraints, Series, Target, workload
 from gpubench.measure.recorder import Progress, Recorder, SessionAgain
@@ -206,6 +207,29 @@ def test_a_check_says_what_it_left_out(carried_out):
     whole.sessions()
     told = [f"{text} cases were not checked: add" for text in ("11 of 12", "14 of 15")]
     assert [warning.message for warning in whole.recorder.run.warnings] == [told[0], f"{told[1]} and mul"]
+
+
+def test_sessions_are_numbered_behind_those_of_the_file_and_a_plan_without_cases_has_none(made):
+    for before, ops, first, count in (([], ("add",), 0, 2), ([0, 3], ("add",), 4, 2), ([0, 3], (), 4, 0)):
+        asked = spec(ops, SIZES if ops else {}, sessions=2)
+        known = [SessionRecord(index=index, started_at="t") for index in before]
+        whole = made(replace(asked, run=replace(asked.run, sessions=known)))
+        assert (whole.first_session, whole.progress.sessions) == (first, first + count)
+
+
+def test_a_disk_that_fails_is_told_and_the_run_goes_on(tmp_path):
+    saved, events = [], []
+
+    def save(run):
+        saved.append(run)
+        raise GpubenchError("no-scratch", "the disk", why="it is full", hint="free it")
+
+    whole = runner.Runner(spec(), events.append, save)
+    whole.recorder.save()
+    whole.clean_up()
+    message = "the disk: it is full; measuring goes on, and saving is tried again"
+    told = [(event.warning.code, event.warning.message, event.warning.hint) for event in events]
+    assert (saved[-1].selection.ops, told) == (["add"], [("cannot-save", message, "free it")] * len(saved))
 
 
 def test_a_lost_device_is_tried_once_more_in_the_next_session(made):
