@@ -304,6 +304,10 @@ EQUIVALENT = (
     *(("functions/trial.py", line, part, "no call takes that very time or memory") for line, part in (
         ("if max(last.seconds", ">= times"), ("if count >= 3", ">= TELLING_S"), ("if count >= 3", ">= MOST_S"),
         ("if took > SHORT_S", ">="))),
+    ("base/units.py", "if unit == name or", "1.5e-12", "no time lies at that very distance"),
+    ("base/units.py", "if unit == name or", "> scale", "no time lies at that very distance"),
+    ("base/units.py", "return f'{_short(format_number(value, 4", "> 1000", "1000 has no fourth digit to lose"),
+    ("base/units.py", "return ' and '.join(", "> 2", "two are joined alike"),
     ("functions/loading.py", "text = shorten(", "241", "a letter more of an error tells as much"),
     ("measure/case_run.py", "LOOP_S = ", "", "calls of about that length keep a core awake"),
     ("measure/case_run.py", "return self.call_s * ", "call_s > ONCE_S", "no launch takes that very time"),

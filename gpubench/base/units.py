@@ -174,7 +174,7 @@ def _value(match: re.Match[str]) -> Fraction:
 
 def _bounded_power(base: int, exponent: int) -> int:
     # 9^99 is never computed: any power from 2^41 on is above MAX_SIZE.
-    return int(base ** min(exponent, 41 if base >= 2 else 1))
+    return int(base ** min(exponent, 41))
 
 
 def parse_duration(text: str, *, option: str) -> float:

@@ -48,6 +48,24 @@ def test_up_to_twenty_names_are_listed_one_by_one_where_a_command_lists_them_all
     assert refused.hint.endswith("`gpubench ops` lists them all")
 
 
+@pytest.mark.parametrize(("word", "listing", "hint"), [
+    ("a b", "", "in a list write a,b"), ("a b", "gpubench ops", "in a list write a,b; `gpubench ops` lists them all"), ("a b c", "", "in a list write a,b,c"),
+    ("a z", "", "look"), ("z", "", "look"), ("a  ", "", "look"),
+])  # fmt: skip
+def test_names_without_commas_are_told_how_a_list_is_written(word, listing, hint):
+    assert raised(UsageError, require_choice, word, "abc", "NAME", hint="look", listing=listing).hint == hint
+
+
+def test_an_error_of_a_backend_has_its_sentence_its_remedy_and_a_reason():
+    plain, named = (
+        errors.Unsupported("no room"),
+        errors.Unsupported("no room", hint="take less", reason="timeout"),
+    )
+    assert [(str(e), e.detail, e.hint, e.reason) for e in (plain, named)] == [
+        ("no room", "no room", "", "unsupported"), ("no room", "no room", "take less", "timeout")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("error", "limit"), [
     (MemoryError(), errors.NO_MEMORY), (OSError(errno.ENOMEM, ""), errors.NO_MEMORY), (OSError(errno.EMFILE, ""), errors.NO_FILES),
     (OSError(errno.ENFILE, ""), errors.NO_FILES), (OSError(errno.EAGAIN, ""), errors.NO_TASKS), (OSError(errno.EIO, "bad_alloc"), ""),

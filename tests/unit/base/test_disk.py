@@ -70,11 +70,25 @@ def test_a_file_beside_another_takes_no_name_that_is_there(tmp_path, monkeypatch
     assert (path.name, (tmp_path / "elsewhere").exists()) == (f".a.json.{b'bbbb'.hex()}.new", False)
 
 
-def test_each_refusal_has_a_remedy_of_its_own() -> None:
+def test_each_refusal_has_a_remedy_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = ["ENOSPC", "EDQUOT", "EACCES", "EROFS", "ENAMETOOLONG", "ELOOP", "EIO", "EFBIG", "EMFILE"]
     found = [disk.remedy(OSError(getattr(errno, name), "why")) for name in numbers]
     assert len(set(found)) == len(numbers)
     assert [text for text in found if "space" in text] == found[:2]
+    for system, text in (
+        ("linux", "raise the limit on open files (ulimit -n)"),
+        ("win32", "raise the limit on open files"),
+    ):
+        monkeypatch.setattr(disk.sys, "platform", system)
+        assert disk.mend(OSError(errno.EMFILE, "why")) == text
+    held = OSError(errno.EACCES, "why")
+    held.winerror = 32  # type: ignore[attr-defined]
+    assert disk.mend(held) == "close the program that has it open"
+    assert [disk.reason(e) for e in (OSError(errno.EIO, "why", "file"), OSError("only"), OSError())] == [
+        "why",
+        "only",
+        "OSError",
+    ]
     for unknown in (OSError(errno.EINVAL, "Invalid argument"), OSError("no number")):
         assert disk.remedy(unknown, "choose another name") == "choose another name"
 

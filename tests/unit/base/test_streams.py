@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpubench.base import streams
 from gpubench.base.processes import FRAME, Ended
 from gpubench.base.streams import inert, inert_json
-from gpubench.base.table import Cell, paint
+from gpubench.base.table import Cell, Column, Table, cells, heads, line_text, number, paint, table_lines
 
 # As the runners read: trimmed lines that start with two colons, and ## with a name and a bracket anywhere.
 OBEYED = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::|##[\w.]*\[")
@@ -162,6 +162,32 @@ def test_output_that_is_kept_apart_appears_line_by_line_as_before() -> None:
 def test_a_text_is_measured_cut_and_wrapped_by_its_columns(made, expected):
     """A wide character takes two; no line is narrower than sixteen."""
     assert made == expected
+
+
+ROWS = (cells("a-very-long-name-1", "1.2", Cell("900", brief="9")), cells("b", "10", "8"))
+PLAIN = Table(heads("name", number("time", 1), number("rate", 2)), ROWS)
+CUT = Table(heads(Column("name", least=10), number("time"), number("rate")), ROWS)
+BARE = Table(heads("name", number("time"), number("rate")), ROWS, bare=True)
+GROUPS = Table(
+    heads("name", *(Column(name, right=True, group=group) for name, group in (("t", "a GPU"), ("r", "a GPU"), ("t", "a host and CPU")))),
+    tuple((*row, Cell("5")) for row in ROWS), bare=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "width", "lines"), [
+    (PLAIN, 30, "name                time  rate/------------------  ----  ----/a-very-long-name-1   1.2   900/b                     10     8"),
+    (PLAIN, 29, "name                time/------------------  ----/a-very-long-name-1   1.2/b                     10"),
+    (PLAIN, 16, "name/----------------/a-very-long-name/-1/b"),
+    (CUT, 28, "name              time  rate/----------------  ----  ----/a-very-...name-1   1.2   900/b                   10     8"),
+    (CUT, 20, "name        time/    rate/--------------------/a-ve...e-1   1.2/       9/b             10/       8"),
+    (BARE, 30, "name                time  rate/a-very-long-name-1   1.2   900/b                     10     8"),
+    (BARE, 29, "name               time  rate/a-very-...-name-1   1.2     9/b                    10     8"),
+    (BARE, 20, "name      time  rate/a-v...-1   1.2     9/b           10     8"), (BARE, 16, "name      tim.../a-v...-1   1..../b           1..."),
+    (GROUPS, 40, "                 a GPU    a host and CPU/name               t  r                t/a-very...name-1  1.2  9                5/b                 10  8                5"),
+    (GROUPS, 29, "                    a GPU/name                  t  r/a-very-long-name-1  1.2  9/b                    10  8/               a host and CPU/name                        t/a-ver...ame-1               5/b                           5"),
+])  # fmt: skip
+def test_a_table_drops_cuts_or_divides_what_is_too_wide(table, width, lines):
+    assert "/".join(map(line_text, table_lines(table, width))) == lines
 
 
 @pytest.mark.parametrize(("output", "message", "noise"), [

@@ -47,6 +47,19 @@ def test_everything_else_is_a_usage_error_with_its_position(text, position):
     assert len(error.message) < 250
 
 
+@pytest.mark.parametrize(("text", "why", "hint"), [
+    ("1k 4k", "a comma separates sizes", "write 1k,4k"), ("1k; 4k", "a comma separates sizes", "write 1k,4k"), ("", "a number is missing here", ""),
+    ("64x64", "a size is one number", "give the rows of"), ("64*64*2", "a size is one number", "give the rows of"), ("a", "a number is 1000", ""),
+    (" 4k : 1k ", "a range ascends", "write it as 1k:4k"), ("1:2:3:4", "a range has two or three parts", ""), ("0" * 32 + "1", "this number is too long", ""),
+    ("1.5", "a size is a whole number", ""), ("0", "a size is at least 1", ""), ("2^41", "a size is at most 2^40", ""), ("1:1001:+1", "this range has more than 1000", "take a larger step"),
+    ("1k:4k:x1", "the factor of a range is at least 2", ""), ("1k:4k:2", "the step of a range is", ""), ("1:1000:+1,2000", "the list has more than 1000", "list fewer")])  # fmt: skip
+def test_a_size_that_is_wrong_is_told_with_its_reason_and_a_remedy(text, why, hint):
+    with pytest.raises(UsageError) as caught:
+        units.parse_sizes(text)
+    assert (caught.value.why.startswith(why), caught.value.hint.startswith(hint)) == (True, True)
+    assert units.parse_sizes("0" * 31 + "1") == [1]
+
+
 @given(st.text(CHARACTERS, max_size=60) | st.text(alphabet="0123456789kMGi.,:x+^e_ ", max_size=40))
 @example("1:1099511627776:x2,1:1000")
 def test_arbitrary_text_is_read_or_a_usage_error(text):
@@ -62,7 +75,7 @@ def test_arbitrary_text_is_read_or_a_usage_error(text):
 
 @pytest.mark.parametrize(("parse", "text", "value"), [
     *((units.parse_duration, *case) for case in (
-        ("500ms", 0.5), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("2", 2.0), ("1.5 s", 1.5))),
+        ("500ms", 0.5), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("2", 2.0), ("1.5 s", 1.5), ("720h", 2592000.0))),
     *((units.parse_percent, *case) for case in (("2", 0.02), ("2%", 0.02), ("0.5", 0.005), ("100 %", 1.0))),
     *((units.parse_duration, text, None) for text in ("", "0", "-1s", "2 parsecs", "inf", "nan", "1e9", "1000h", "s")),
     *((units.parse_percent, text, None) for text in ("", "0", "101", "-2", "two", "nan")),
@@ -87,7 +100,7 @@ def test_durations_and_percentages(parse, text, value):
     (units.format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (units.format_watts(1400.0), "1400 W"), (units.format_watts(72.0), "72 W"),
     (units.format_watts(0.25), "250 mW"), (units.format_number(1234.5), "1230"),
     *((units.format_size(n), said) for n, said in (
-        (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
+        (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"), (2**14, "16 K"), (15 << 10, "15360"), (20 << 10, "20 K"))),
     *((" ".join(units.scale_size(n)), said) for n, said in (
         (972, "972 "), (973, "1 K"), (10_178, "9.9 K"), (10_240, "10 K"), (10_700, "10 K"), (24_536_678, "23.4 M"), (2**20, "1 M"),
         (104_752_742, "99.9 M"), (105_277_030, "100 M"), (1_610_612_736, "1.5 G"))),
