@@ -75,6 +75,17 @@ def test_a_command_of_the_package_index_is_located_once(command, platform, monke
     assert locate(f"pip install {command}").count("located") == 1
 
 
+@pytest.mark.parametrize(("platform", "environ", "folder"), [
+    ("linux", {"HOME": "/home/u"}, "/home/u/.cache"), ("linux", {"HOME": "/home/u", "XDG_CACHE_HOME": "/fast"}, "/fast"),
+    ("linux", {"HOME": "/home/u", "XDG_CACHE_HOME": "fast"}, "/home/u/.cache"), ("linux", {"XDG_CACHE_HOME": "fast"}, None), ("linux", {}, None),
+    ("darwin", {"HOME": "/Users/u", "XDG_CACHE_HOME": "/fast", "LOCALAPPDATA": "/local"}, "/Users/u/Library/Caches"), ("darwin", {}, None),
+    ("win32", {"LOCALAPPDATA": "/local", "USERPROFILE": "/u", "XDG_CACHE_HOME": "/fast"}, "/local"), ("win32", {"USERPROFILE": "/u"}, None),
+    ("linux", {"USERPROFILE": "/u"}, "/u/.cache"),
+])  # fmt: skip
+def test_the_folder_of_a_user_is_where_the_system_has_such_files(platform, environ, folder):
+    assert installation.user_folder(installation.CACHE, environ, platform) == (folder and Path(folder) / "gpubench")
+
+
 def gpu(vendor, kind="discrete", arch="gfx1030"):
     compute = Compute(arch=make_fact(arch, "x"))
     return Gpu(id="api:x:0", vendor=make_fact(vendor, "x"), kind=make_fact(kind, "x"), compute=compute)

@@ -131,6 +131,8 @@ def test_a_command_of_ours_has_a_line_of_its_own() -> None:
 def test_who_reads_lines(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setattr(streams.os, "environ", {name: value})
     assert streams.in_runner() is bool(value)
+    told = {text: streams.in_ci({"CI": text}) for text in ("true", "1", "", "0", "False")}
+    assert (told, streams.in_ci({})) == ({"true": True, "1": True, "": False, "0": False, "False": False}, False)
 
 
 def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
@@ -150,7 +152,7 @@ def test_output_that_is_kept_apart_appears_line_by_line_as_before() -> None:
 
 
 @pytest.mark.parametrize(("made", "expected"), [
-    (streams.columns("日本a"), 5), (streams.cut("abcdef", 6), "abcdef"), (streams.cut("abcdefg", 6), "abc..."),
+    (streams.columns("日本a"), 5), (streams.cut("abcdef", 6), "abcdef"), (streams.cut("abcdefg", 6), "abc..."), (streams.fill("aaaaa bbbbb-ccccc-dd eeeee", 16), ["aaaaa", "  bbbbb-ccccc-dd", "  eeeee"]),
     (streams.cut("日本語", 6), "日本語"), (streams.cut("日本語", 5), "日..."), (streams.pad("ab", 4), "ab  "), (streams.pad("日", 4, right=True), "  日"),
     (streams.fill("aaaa " * 6, 20), ["aaaa aaaa aaaa aaaa", "  aaaa aaaa"]), (streams.fill("aaaa " * 6, 3), streams.fill("aaaa " * 6, 16)),
     (streams.fill("日本 " * 5, 20), ["日本 日本 日本 日本", "  日本"]), (streams.fill("", 10), [""]), (streams.fill("日" * 21, 21, ""), ["日" * 10, "日" * 10, "日"]),
