@@ -214,8 +214,8 @@ def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them_and_the_sear
 class OwnFunction(Simulation):
     """A user's function, whose compiled code is four times as fast on the CPU: it crosses at six times the size."""
 
-    def __init__(self, op):
-        super().__init__([op], implementations=("library", "tuned"))
+    def __init__(self, op, **more):
+        super().__init__([op], implementations=("library", "tuned"), **more)
         self.series = [Series(replace(kernels.load(op), group=FUNCTIONS), "float32")]
         self.resume()
 
@@ -328,6 +328,14 @@ RUNS = {
     ),
     "open at the top": lambda: Simulation(
         ["relu"], gpu=lambda n, _: 1e-5 + 1e-9 * n, cpu=lambda n, _: 1.02e-9 * n, noise=(0.1, 0.1),
+    ),
+    "two slow ops": lambda: Simulation(
+        ["add", "mul"], implementations=("library", "tuned"), slow={"add": 3e4, "mul": 1e5}, noise=(0.05, 0.05), budget_s=400.0,
+    ),
+    "a user's function": lambda: OwnFunction("add", noise=(0.3, 0.3), budget_s=3.0),
+    "slow moments": lambda: Simulation(
+        ["matmul", "add"], cpu=lambda n, c: (cubic(190)(n, c) if c is None else cpu_s(n, c)) * (40 if n in (512, 1024) else 1),
+        gpu=lambda n, c: cubic(600)(n, c) if c is None else 1e-5, budget_s=30.0,
     ),
 }  # fmt: skip
 GOLDEN = Path(__file__).with_name("passes.json")
