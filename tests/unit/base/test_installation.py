@@ -83,7 +83,9 @@ def test_a_command_of_the_package_index_is_located_once(command, platform, monke
     ("linux", {"USERPROFILE": "/u"}, "/u/.cache"),
 ])  # fmt: skip
 def test_the_folder_of_a_user_is_where_the_system_has_such_files(platform, environ, folder):
-    assert installation.user_folder(installation.CACHE, environ, platform) == (folder and Path(folder) / "gpubench")
+    assert installation.user_folder(installation.CACHE, environ, platform) == (
+        folder and Path(folder) / "gpubench"
+    )
 
 
 def gpu(vendor, kind="discrete", arch="gfx1030"):

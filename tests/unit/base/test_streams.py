@@ -132,7 +132,10 @@ def test_who_reads_lines(monkeypatch: pytest.MonkeyPatch, name: str, value: str)
     monkeypatch.setattr(streams.os, "environ", {name: value})
     assert streams.in_runner() is bool(value)
     told = {text: streams.in_ci({"CI": text}) for text in ("true", "1", "", "0", "False")}
-    assert (told, streams.in_ci({})) == ({"true": True, "1": True, "": False, "0": False, "False": False}, False)
+    assert (told, streams.in_ci({})) == (
+        {"true": True, "1": True, "": False, "0": False, "False": False},
+        False,
+    )
 
 
 def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
