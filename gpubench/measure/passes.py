@@ -577,7 +577,7 @@ def _variance(side: curves.Side, x: float) -> float:
 
 def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
     series, n, high = rungs.series, rungs.top, rungs.dropped[-1]
-    key = series.key.replace(series.op.name, name, 1)
+    key = name + series.key.removeprefix(series.op.name)
     return RunWarning(
         code="top-halved", severity="info",
         message=f"{key} is measured up to n = {n}, not {high}: that takes more than its share of the time, about"
