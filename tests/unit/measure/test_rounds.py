@@ -144,7 +144,9 @@ def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_
     run = CaseRun(CASE, parts, workload, before=before if earlier else None)
     recorder.add(CASE.id, blocks=counted("main", 1))
     run.lose(WorkerGone("timeout", "no answer", "prepare", "", phase_s=0.5))
-    assert ([type(event) for event in events], parts.progress.finished) == ([CaseDone], 1), "each case that began ends"
+    assert ([type(event) for event in events], parts.progress.finished) == ([CaseDone], 1), (
+        "each case that began ends"
+    )
     outcome = recorder.outcome(CASE.id)
     assert outcome == before if earlier else (outcome.reason == "budget")
 
