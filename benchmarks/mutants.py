@@ -183,6 +183,22 @@ EQUIVALENT = (
     ("analysis/answer.py", "return op is not None and any(", "> 2", "an output has one element or many"),
     ("analysis/thresholds.py", "return self.low is not None", "high < self", "no interval has that very width"),
     ("analysis/thresholds.py", "kind = 'at' if curve.n", "hi < curve", "no interval has that very width"),
+    *((f"analysis/{file}.py", line, part, "a bracket has both ends") for file, line in (
+        ("thresholds", "text = range_text(cell.low"), ("winners", "return f'somewhere in"))
+      for part in ("or 1, c", "or 1, curve", "high or 1", "hi or 1")),
+    *(("analysis/claims.py", line, part, "no interval ends at that very number") for line, part in (
+        ("if interval.low >=", "low > bound"), ("if interval.high <", "<= bound"),
+        ("if first <= low", "first < low"), ("if first <= low", "high < last"),
+        ("return 'refuted' if high <", "high <= first"), ("return 'refuted' if high <", "low >= last"))),
+    ("analysis/claims.py", "return (curve.lo or 0.0", "or 1.0", "no size is smaller than 1"),
+    ("analysis/samples.py", "marks.append('unstable'", ">=", "no noise is that very number"),
+    ("analysis/samples.py", "if overheads and singles and", "<=", "no time is that very number"),
+    ("analysis/samples.py", "return 'short' if", "<=", "no time is that very number"),
+    ("analysis/winners.py", "if start < end * (1", "", "a part of a lane that is not empty is longer than rounding"),
+    ("analysis/winners.py", "return 'unsure' if TAIL", "=", "no probability is that very number"),
+    ("report/sections/answer_text.py", "side, factor = ('GPU'", "gain.ratio > 1", "1 is about equal"),
+    ("result/case.py", "_MOST_RANKS = ", "", "a bound with room on both sides"),
+    ("result/case.py", "if match is None or len(ranks)", ">=", "a bound with room on both sides"),
     ("analysis/advice.py", "refused += [", "case.n < n", "those of this size are in it"),
     ("analysis/contenders.py", "key = (key[0], device_id", "key[1]", "a key of its own in its group, as well"),
     ("analysis/advice.py", "return 'clear' if wrong", "wrong < CLEAR", "no probability is that very number"),

@@ -251,12 +251,15 @@ NOWHERE = (4, 0.0)  # the key of a cell without a number, which comes last
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
     """Return the sort key of a cell: first where the GPU wins at all sizes, then break-evens, cells without a
     verdict, those where the GPU loses at all sizes, and failures."""
-    ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
-    rank = ranks.get(cell.kind, 2)
+    match cell.kind:
+        case "all-sizes" | "below":
+            return 0, cell.high or 0
+        case "at" | "range":
+            return 1, lane.row.elements(cell.n or 0)
+        case "wrong" | "failed":
+            return NOWHERE
     # open cells and losses by the gain, the largest first
-    largest = 0.0 if cell.gain is None else -cell.gain.ratio
-    sizes = {0: float(cell.high or 0), 1: float(lane.row.elements(cell.n or 0)), 4: 0.0}
-    return rank, sizes.get(rank, largest)
+    return 3 if cell.kind in ("no-size", "above") else 2, -cell.gain.ratio if cell.gain else 0.0
 
 
 # The situations by which the mode is chosen. The last one, queued calls, does not count: a program that queues its

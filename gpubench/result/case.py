@@ -231,8 +231,7 @@ def group_ranks(device_id: str) -> tuple[int, ...]:
 def group_sizes(count: int) -> list[int]:
     """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself. Fewer than two
     GPUs have none."""
-    doubled = [1 << power for power in range(1, count.bit_length())]
-    return [*doubled, *([count] if count > 2 and count not in doubled else [])]
+    return sorted({*(1 << power for power in range(count.bit_length())), count} - {0, 1})
 
 
 def copies(regime: str) -> bool:
@@ -315,7 +314,7 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
     segments = path.split("/")
     if len(segments) > len(_SEGMENTS) or "" in segments or (at and not device):
         _refuse(text, option, f"a selector is {'/'.join(_SEGMENTS)}@DEVICE, from the left, each part may be *")
-    parts = [*segments, *["*"] * (len(_SEGMENTS) - len(segments))]
+    parts = [*segments, *["*"] * len(_SEGMENTS)]
     size = _size_test(parts[1], text, option)
     dtype = LONG_DTYPES.get(parts[2], parts[2])
     pattern = device if not device or ":" in device or device == "*" else f"{device}:*"

@@ -450,7 +450,7 @@ def _notes(
 ) -> list[tuple[int, str]]:
     """Return the lines that may be left out, as pairs (rank, text)."""
     texts = [(REASONS, text) for text in _reasons(answered)]
-    gain = answered.queued_gain if len(answered.rows) > 1 else None
+    gain = answered.queued_gain
     if gain is not None and gain >= _ALIKE:
         texts.append(
             (QUEUED_GAIN, f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes.")

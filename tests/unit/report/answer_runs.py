@@ -265,7 +265,7 @@ SCREENS = {
     "half is unknown": lambda: ops(*[{1024: 1.3, 131072: 1.4, 16777216: 9.0}] * 4, shifts=APART),
     **{f"the sentence of {text}": (lambda of=of: ops(*of)) for text, of in {
         "three wins": [WINS] * 3, "losses as far as measured": [LOSES, LOSES, OPEN_LOSS], "none and a tie": [LOSES, LOSES, {**WINS, 16777216: 1.0}],
-        "2 of 5": [WINS, WINS, LOSES, LOSES, LOSES], "6 of 7": [WINS] * 6 + [LOSES], "1 of 3, two open": [WINS, OPEN_LOSS, OPEN_LOSS]}.items()},
+        "2 of 5": [WINS, WINS, LOSES, LOSES, LOSES], "6 of 7": [WINS] * 6 + [LOSES], "4 of 8": [WINS] * 4 + [LOSES] * 4, "5 of 8": [WINS] * 5 + [LOSES] * 3, "1 of 3, two open": [WINS, OPEN_LOSS, OPEN_LOSS]}.items()},
     # Devices
     "equal GPUs, and others": gpus_of_two_kinds,
     "a backend failed": lambda: answer_run([*NO_DRIVER, *op_rows("add", {WAITED: WINS}, device="wgpu:0")], devices=(CPU, GPU, WEBGPU)),
@@ -276,6 +276,7 @@ SCREENS = {
         one(WINS), *(measured(op_case(op, 1024), 1e-3, sessions=5) for op in ("mul", "tanh")),
         failed(op_case("mul", 1024, WAITED, "cupy:0"), "timeout", "no answer within 60 s"), skipped(op_case("tanh", 1024, WAITED, "cupy:0"))),
     "a software adapter": software_run,
+    **{f"a software adapter of {count} ops": (lambda count=count: answer_run([row for op in SUITE[:count] for row in op_rows(op, {WAITED: {4096: 0.5}}, device=SOFTWARE.id)], devices=(CPU, SOFTWARE))) for count in (3, 5)},
     "a software adapter in two dtypes": lambda: answer_run(
         [measured(op_case("add", 4096, regime, device, dtype=dtype), seconds, sessions=5) for dtype, seconds in (("float16", 1e-3), ("float32", 2e-3))
          for regime, device in (("resident", CPU.id), (WAITED, SOFTWARE.id))], devices=(CPU, SOFTWARE), with_machine=False),

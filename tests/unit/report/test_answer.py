@@ -66,7 +66,7 @@ def drawn_lines(analysis, saved=(), **look):
     *((lambda n=n: rough_size_text(n), text) for n, text in {700_000: "0.7 M", 60_000: "60 K", 1500: "1 K", 300: "300", 2**21: "2 M"}.items()),
     *((lambda ends=ends: range_text(*ends, "elements"), text) for ends, text in {
         (16384, 46000): "16-45 K", (131072, 1048576): "128 K-1 M", (1024, 1025): "1 K", (600, 900): "600-900"}.items()),
-    *((lambda x=x: factor_text(x), text) for x, text in {14.4: "14x", 2.13: "2.1x", 7.0: "7.0x", 9.96: "10x", 127.0: "130x"}.items()),
+    *((lambda x=x: factor_text(x), text) for x, text in {14.4: "14x", 2.13: "2.1x", 7.0: "7.0x", 0.0: "0x", 9.96: "10x", 127.0: "130x"}.items()),
     (lambda: size_text(182, "side"), "182²"), (lambda: visible(size_text(182, "side"), ascii_only=True), "182^2"),
     (lambda: range_text(128, 512, "side"), "128-512²"), (lambda: size_text(182, "plain"), "182"), (lambda: size_text(20_195, "plain"), "20 K"),
     (lambda: size_text(9999, "plain"), "9999"), (lambda: size_text(10_000, "plain"), "9.8 K"), (lambda: range_text(464, 9999, "plain"), "464-9999"),

@@ -59,6 +59,7 @@ WILD = tuple(factor**8 for factor in NOISY)
           ((500, 1100), RISING, "confirmed"), ((2000, 4000), RISING, "refuted"), ((100, 400), RISING, "refuted"),
           ((300, 700), {512: 2.0, 1024: 3.0}, "undecided"), ((0.5, 1.2), {512: 2.0, 1024: 3.0}, "undecided"), ((1, 512), {512: 2.0, 1024: 3.0}, "confirmed"), ((600, 700), {512: 2.0, 1024: 3.0}, "refuted"),
           ((2000, 4000), {512: 0.3, 1024: 0.4}, "undecided"), ((300, 700), {512: 0.3, 1024: 0.4}, "refuted"))),
+    ("undecided", claimed(("matmul",), break_even=(1500, 1600)), [*curve({512: 0.3, 2048: 0.4}), *curve({512: 0.3, 1024: 0.4}, device="cupy:1")[1:]], {"devices": (CPU, GPU, replace(GPU, id="cupy:1"))}),
     # A split answers only a claim that names it; what was not measured is neither confirmed nor refuted.
     (NOT_MEASURED, claimed(speedup=30), curve({1024: 40.0}, device="hybrid:cupy:0"), {"devices": (CPU, SPLIT)}),
     ("confirmed", claimed((f"{MATMUL}@hybrid:*",), speedup=30), curve({1024: 40.0}, device="hybrid:cupy:0"), {"devices": (CPU, SPLIT)}),
@@ -104,6 +105,8 @@ def test_a_file_of_claims(tmp_path, suffix):
     toml = "[[claims]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
     path.write_text(toml if suffix == "toml" else json.dumps({"claims": [entry]}))
     (claim,) = claims_room.load(str(path))
+    path.write_text("[[claims]]\nclaim = 'a'\ncase = 'add'\nbreak_even = [5, 5]") if suffix == "toml" else None
+    assert claims_room.load(str(path))
     assert claim == Claim(claim="ours", cases=("matmul/n=1024",), gpu_s=2e-3, tolerance=0.2)
 
 
@@ -129,8 +132,9 @@ def test_mistakes_in_a_file(tmp_path, text, why):
     path.write_text(f'[[claims]]\nclaim = "{"x" * 39}yz"\n')
     with pytest.raises(InputError, match=f"the claim '{'x' * 39}y'"):
         claims_room.load(str(path))
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read") as caught:
         claims_room.load("nowhere.toml")
+    assert caught.value.why == "there is no such file"
 
 
 def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):

@@ -270,6 +270,18 @@ def on_host():
     )
 
 
+def ranks():
+    """Ops whose order by the size from which the GPU pays is neither that of their gains nor that of their names."""
+    one, low, top = runs.rising(runs.VECTOR, 9_000, 0.2), {1024: 0.1, 4096: 0.3}, 2**24
+    return runs.ops({4096: 2.0, top: 3.0}, {1024: 1.5, top: 2.0}, runs.rising(runs.VECTOR, 200_000), one, {1024: 0.5, top: 1.0}, {1024: 0.4, top: 1.05},
+                    low, dict.fromkeys(runs.ENDS, 0.5), dict.fromkeys(runs.ENDS, 0.2), {1024: 0.1, 4096: 0.6})  # fmt: skip
+
+
+def even():
+    """One op of three that the GPU wins by little."""
+    return runs.ops({1024: 1.3}, {1024: 1.0}, {1024: 1.0})
+
+
 def compiled():
     """A user's function, whose compiled code is the fastest on both sides."""
     return runs.function_run(
@@ -289,6 +301,7 @@ def twins():
     rows = [row for i, device in enumerate(places) for op, both in ratios.items() if i != 1 or op in ("add", "exp")
             for row in runs.op_rows(op, {QUEUED: both[i // 2]}, device=device, cpu=not i)]  # fmt: skip
     rows += [failed(case("div", 1024, device=device)) for device in places]
+    rows += [failed(case(op, 1024, device="cupy:1")) for op in ("mine.f", "saxpy")]
     rows.append(skipped(case("copy", 1024, device="cupy:0"), "no-implementation"))
     return runs.answer_run(
         rows, devices=(CPU, replace(GPU, gpu_id="a"), replace(runs.SECOND, gpu_id="b"), runs.WEBGPU)
@@ -331,7 +344,7 @@ RUNS = {
     **{f"advice {regime}": (lambda regime=regime: advise(crossing(1), regime)) for regime in (QUEUED, WAITED, ALWAYS, "transfer-once-3")},
     "claims": lambda: judge_claims(crossing(2)), "claims, one session": lambda: judge_claims(crossing(3, sessions=1, sigma=0.1)),
     "speedups": lambda: compare_devices(crossing(2), cases=True), "speedups, wild": lambda: compare_devices(crossing(4, sessions=1, sigma=0.3)),
-    **{f"derived from {make.__name__}": (lambda make=make: derive(make)) for make in (crossing_once, full_run, hybrid_run, cpu_run, software_run, interrupted_run, runs.one_op_run, gpu_alone, asked, absent, on_host, compiled, twins)},
+    **{f"derived from {make.__name__}": (lambda make=make: derive(make)) for make in (crossing_once, full_run, hybrid_run, cpu_run, software_run, interrupted_run, runs.one_op_run, gpu_alone, asked, absent, on_host, compiled, twins, ranks, even)},
     "speedups over a GPU": lambda: compare_devices(crossing(2), baseline="cupy:0"),
 }  # fmt: skip
 
