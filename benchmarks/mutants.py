@@ -197,6 +197,8 @@ EQUIVALENT = (
     ("analysis/winners.py", "if start < end * (1", "", "a part of a lane that is not empty is longer than rounding"),
     ("analysis/winners.py", "return 'unsure' if TAIL", "=", "no probability is that very number"),
     ("report/sections/answer_text.py", "side, factor = ('GPU'", "gain.ratio > 1", "1 is about equal"),
+    ("result/store/document.py", "return cut(repr(value)", "81", "a letter more of a quoted text tells as much"),
+    ("result/identity.py", "marks = ', '.join(", ":13]", "a letter more of a quoted text tells as much"),
     ("result/case.py", "_MOST_RANKS = ", "", "a bound with room on both sides"),
     ("result/case.py", "if match is None or len(ranks)", ">=", "a bound with room on both sides"),
     ("analysis/advice.py", "refused += [", "case.n < n", "those of this size are in it"),

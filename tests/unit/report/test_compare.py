@@ -159,7 +159,7 @@ def test_a_package_that_drives_nothing_may_be_on_one_side_alone(devices, told):
 
 
 @pytest.mark.parametrize(("base", "new", "apart"), [
-    ({"memory_gib": "126"}, {"memory_gib": "125"}, 0), ({"memory_gib": "126"}, {"memory_gib": "63"}, 1),
+    ({"memory_gib": "126"}, {"memory_gib": "125"}, 0), ({"memory_gib": "126"}, {"memory_gib": "63"}, 1), *(({"memory_gib": "8"}, {"memory_gib": f"{gib}"}, 8 - gib > 1) for gib in (6, 7)),
     ({"usable_cpus": "126"}, {"usable_cpus": "125"}, 1), ({"cupy:0": "H200, 1000 bytes"}, {"cupy:0": "H200, 990 bytes"}, 0),
     ({"cupy:0": "H200, 1000 bytes"}, {"cupy:0": "H200, 500 bytes"}, 1), ({"cupy:0": "H200, 9 bytes"}, {"cupy:0": "H100, 9 bytes"}, 1),
     ({"wgpu:0": "H200, None bytes"}, {"wgpu:0": "H200, 9 bytes"}, 0), ({"numpy:0": "None bytes"}, {"numpy:0": "Foo, None bytes"}, 1),

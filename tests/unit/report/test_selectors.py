@@ -25,7 +25,7 @@ WAITED = replace(case(), regime="resident-waited")
     *((text, BIG, False) for text in (
         "relu", "matmul@numpy", "*@cupy:1", "matmul/n>=4097", "matmul/n=1k..2k", "matmul/n<=1k", "*/*/f64",
         "*/*/*/library", "*/*/*/*/resident", "*/n=4096,batch=8", "activation", WIDE.id)),
-    ("matmul/n=4096,m=17", WIDE, False), ("matmul/n=4096,batch=2", WIDE, False),
+    *(("matmul/n<=4", case(n=n), n < 5) for n in (1, 4, 5)), ("matmul/n=4096,m=17", WIDE, False), ("matmul/n=4096,batch=2", WIDE, False),
 ])  # fmt: skip
 def test_what_a_selector_matches(text, what, matches):
     assert selector(text)(what) == matches

@@ -66,6 +66,7 @@ def test_what_is_no_result_is_refused(data, code):
     refused = refusal(data)
     assert refused.code == code
     assert code != "too-new" or upgrade_command() in refused.hint
+    assert ('it has no "name"' in refused.why) == (data == b"{}")
     assert code != "empty-file" or refused.hint.startswith("run `gpubench run` again")
     other = "it is a gpubench-detect document, not a gpubench-result document"
     assert b"-detect" not in data or refused.why == other
@@ -161,6 +162,12 @@ def with_cases(run, count):
     return replace(run, outcomes=run.outcomes[:1] * count)
 
 
+def beside_sessions(run):
+    """With five things beside the sessions."""
+    first = replace(run.sessions[0], workers=[0, 0], peaks=[0, 0])
+    return replace(run, sessions=[first, *run.sessions[1:]], warnings=[WARNING])
+
+
 DEVICE = Device(id="numpy:0", backend="numpy", kind="cpu", name="one", api="numpy")
 WARNING = RunWarning(code="a-code", message="a sentence")
 MADE: dict[str, Callable[[Run, int], Run]] = {
@@ -168,7 +175,7 @@ MADE: dict[str, Callable[[Run, int], Run]] = {
     "MAX_DEVICES": lambda run, count: replace(run, devices=[DEVICE] * count),
     "MAX_WARNINGS": lambda run, count: replace(run, warnings=[WARNING] * count), "MAX_BLOCKS": with_blocks, "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
     # One case against so many sessions, and the same with what stands beside sessions.
-    "MAX_LOOKUPS": with_sessions}  # fmt: skip
+    "MAX_LOOKUPS": lambda run, count: beside_sessions(with_sessions(run, count - 5))}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -183,6 +190,7 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
 
 @pytest.mark.parametrize(("name", "make"), [
     ("MAX_VALUES", lambda n: b"[" + b",".join([b"1"] * n) + b"]"),
+    ("MAX_VALUES", lambda n: b"{" * n), ("MAX_STRINGS", lambda n: b"[" + b",".join([rb'"\\\""'] * n) + b"]"),
     ("MAX_STRINGS", lambda n: b"[" + b",".join([b'""'] * n) + b"]"),
     ("MAX_CONTAINERS", lambda n: b"[" + b",".join([b"{}"] * (n - 1)) + b"]"),
     ("MAX_STRING_BYTES", lambda n: b'"' + b"a" * n + b'"'),
@@ -243,3 +251,18 @@ def test_lines_that_build_on_what_stands_cost_what_they_hold():
              b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}', b""]  # fmt: skip
     found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]
+    lines = [
+        b'{"head":{}}',
+        *(b'{"index":%d,"session":%d}' % (i, 10 - i) for i in (2, 0, 1)),
+        *(b'{"id":"%s","outcome":{}}' % name for name in (b"a", b"b")),
+        b'{"forgotten":"a"}',
+        b"",
+    ]
+    assert msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x")) == {
+        "sessions": [10, 9, 8],
+        "outcomes": [{}],
+    }
+    assert (
+        raised(InputError, document.join_lines, PART.replace(b"1", b"9") + b"\n".join(lines), "x").code
+        == "too-new"
+    )
