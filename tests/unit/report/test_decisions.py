@@ -227,13 +227,10 @@ def crossing_once():
 def gpu_alone():
     """A run of its GPUs alone, at the sizes that were asked for of one op."""
     run = crossing(6)
-    rows = [
-        row for row in run.outcomes if row.case.device_id != "numpy:0" and "torch" not in row.case.device_id
-    ]
+    rows = [row for row in run.outcomes if row.case.backend not in ("numpy", "torch")]
+    selection = replace(run.selection, sizes={"relu": [64]})
     return replace(
-        run,
-        outcomes=[*rows, measured(case("relu", 64, device="cupy:0"), 1e-5)],
-        selection=replace(run.selection, sizes={"relu": [64]}),
+        run, outcomes=[*rows, measured(case("relu", 64, device="cupy:0"), 1e-5)], selection=selection
     )
 
 
@@ -244,30 +241,23 @@ def asked():
 
 def absent():
     """No time of a GPU, for reasons of several ranks, and code of a CPU without plain NumPy beside it."""
-    cpu = [
-        measured(case(op, n, implementation), 1e-3 / k)
-        for n in (1024, 2**20)
-        for op, implementation, k in (("add", "tuned", 1), ("mul", "library", 1), ("mul", "tuned", 2))
-    ]
-    reasons = (
-        ("sub", "cupy:0", "no-dtype"),
-        ("add", "cupy:0", "out-of-memory"),
-        ("mul", "cupy:0", "no-implementation"),
-        ("mul", "wgpu:0", "no-transfer"),
-    )
-    return runs.answer_run(
-        [*cpu, *(skipped(case(op, 1024, device=device), reason, reason) for op, device, reason in reasons)],
-        devices=(CPU, GPU, runs.WEBGPU),
-    )
+    codes = (("add", "tuned", 1e-3), ("mul", "library", 1e-3), ("mul", "tuned", 5e-4))
+    cpu = [measured(case(op, n, implementation), s) for n in (1024, 2**20) for op, implementation, s in codes]
+    lacks = {
+        "sub@cupy:0": "no-dtype",
+        "add@cupy:0": "out-of-memory",
+        "mul@cupy:0": "no-implementation",
+        "mul@wgpu:0": "no-transfer",
+    }
+    rows = [skipped(case(place[:3], 1024, device=place[4:]), why, why) for place, why in lacks.items()]
+    return runs.answer_run([*cpu, *rows], devices=(CPU, GPU, runs.WEBGPU))
 
 
 def on_host():
     """Beside ops on both sides one that no GPU can run, at two sizes."""
     rows = [measured(runs.op_case("gelu", n), 1e-6 * n, sessions=5) for n in (1000, 2000)]
-    return runs.answer_run(
-        [*runs.BOTH, *runs.HOST, *rows, measured(runs.op_case("gelu", 2000, device="torch:cpu"), 1e-4)],
-        devices=(CPU, TORCH, GPU),
-    )
+    rows.append(measured(runs.op_case("gelu", 2000, device="torch:cpu"), 1e-4))
+    return runs.answer_run([*runs.BOTH, *runs.HOST, *rows], devices=(CPU, TORCH, GPU))
 
 
 def ranks():
@@ -284,10 +274,8 @@ def even():
 
 def compiled():
     """A user's function, whose compiled code is the fastest on both sides."""
-    return runs.function_run(
-        runs.WRITTEN
-        | {("numpy:0", "tuned"): runs.seconds(1e-6, 1e-9), ("cupy:0", "tuned"): runs.seconds(2e-5, 1e-10)}
-    )
+    tuned = {("numpy:0", "tuned"): runs.seconds(1e-6, 1e-9), ("cupy:0", "tuned"): runs.seconds(2e-5, 1e-10)}
+    return runs.function_run(runs.WRITTEN | tuned)
 
 
 def twins():
@@ -303,9 +291,8 @@ def twins():
     rows += [failed(case("div", 1024, device=device)) for device in places]
     rows += [failed(case(op, 1024, device="cupy:1")) for op in ("mine.f", "saxpy")]
     rows.append(skipped(case("copy", 1024, device="cupy:0"), "no-implementation"))
-    return runs.answer_run(
-        rows, devices=(CPU, replace(GPU, gpu_id="a"), replace(runs.SECOND, gpu_id="b"), runs.WEBGPU)
-    )
+    gpus = (replace(GPU, gpu_id="a"), replace(runs.SECOND, gpu_id="b"), runs.WEBGPU)
+    return runs.answer_run(rows, devices=(CPU, *gpus))
 
 
 def judge_claims(run):
