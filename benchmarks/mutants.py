@@ -305,6 +305,8 @@ EQUIVALENT = (
     ("detect/merge.py", "return 0 if record.adapter_type in kinds", "else 3 if other",
      "any number beyond 1 comes last"),
     ("fleet/survey.py", "slow = [_verdict(", "threshold or 1.0", "in a group without a threshold none falls short"),
+    *((f"workloads/{file}.py", "ROWS = ", "order=", "any number between its neighbours' will do") for file in (
+        "stages", "stage_assignments")),
     ("workloads/chains.py", "LONG_S = ", "", "how long is long moves no result"),
     ("workloads/chains.py", "TOGETHER = ", "", "any number that a device has stamps for will do"),
     ("multi/identical_gpus.py", "", "id=1", "the worker's next number replaces it"),

@@ -308,7 +308,7 @@ ENDINGS = {
     "a wrong result at named sizes": lambda: screen_of(answer_run(
         [*op_rows("add", {WAITED: {1024: 2.0}, ALWAYS: {1024: 0.5}}), *op_rows("mul", {WAITED: {1024: 2.0}}), measured(op_case("gelu", 1024), 1e-3), failed(op_case("gelu", 1024, WAITED, "cupy:0"))],
         named={op: [1024] for op in ("add", "gelu", "mul")})),
-    "several runs": lambda: screen_of(full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"](), width=70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
+    "several runs": lambda: screen_of(full_run(), named_run(), gpu_alone(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"](), width=70, files=[*(f"results/{i}.json" for i in range(6)), "b", "c", ""]),
     "a second GPU in one more situation": lambda: screen_of(
         answer_run([*op_rows("add", {WAITED: WINS}), *beside({WAITED: WINS, ALWAYS: LOSES}, "cupy:1")], devices=(CPU, GPU, SECOND)), cpu_run(), files=["a", "b"]),
     "a long name": lambda: screen_of(full_run(), cpu_run(), width=60, files=["x" * 50, "y"]), "long reasons": lambda: screen_of(replace(no_gpu_run(), warnings=LONG)),
