@@ -276,6 +276,7 @@ SCREENS = {
         one(WINS), *(measured(op_case(op, 1024), 1e-3, sessions=5) for op in ("mul", "tanh")),
         failed(op_case("mul", 1024, WAITED, "cupy:0"), "timeout", "no answer within 60 s"), skipped(op_case("tanh", 1024, WAITED, "cupy:0"))),
     "a software adapter": software_run,
+    **{f"queued calls pay {less} times earlier": (lambda less=less: answer_run([row for op in SUITE[:4] for row in op_rows(op, {WAITED: rising(VECTOR, 60_000), QUEUED: rising(VECTOR, 60_000 / less)})])) for less in (1.3, 1.9)},
     "each dtype in a situation of its own": lambda: answer_run([row for op in ("add", "mul") for dtype, regime in (("float32", WAITED), ("float16", ALWAYS)) for row in op_rows(op, {regime: WINS}, dtype=dtype)]),
     **{f"queued calls alone have a time, sizes {named}": (lambda named=named: answer_run([*op_rows("add", {QUEUED: WINS}), skipped(op_case("add", 1024, WAITED, "cupy:0"), "budget")], named=named)) for named in (None, {"add": list(WINS)})},
     **{f"a software adapter of {count} ops": (lambda count=count: answer_run([row for op in SUITE[:count] for row in op_rows(op, {WAITED: {4096: 0.5}}, device=SOFTWARE.id)], devices=(CPU, SOFTWARE))) for count in (3, 5)},
