@@ -1,6 +1,6 @@
-"""What tests hold against a text beside their module: `python -m tests.golden` writes these texts anew.
+"""What tests hold against a text among the golden files: `python -m tests.golden` writes these texts anew.
 
-`test_gpus.py` has the file `test_gpus.held`, in which each test that calls `hold` has a part."""
+The tests of a folder share a file, as `golden/detect.txt`, in which each test that calls `hold` has a part."""
 
 import functools
 import json
@@ -21,9 +21,14 @@ OTHERS = ("took_s", "sysroot", "live", "providers")  # of a detection, not of th
 
 def hold(document: Any, usual: Any = None) -> None:
     """Assert that a text, or the fields of a document that are not those of `usual`, are as the file of the test's
-    module has them."""
+    folder has them."""
     place, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
-    text, file = document if isinstance(document, str) else _text(document, usual), _file(Path(place))
+    module = Path(place)
+    text, file, name = (
+        document if isinstance(document, str) else _text(document, usual),
+        _file(module),
+        f"{module.name}::{name}",
+    )
     if WRITES in os.environ:
         with file.open("a", encoding="utf-8", newline="\n") as parts:
             parts.write(f"{HEAD}{name}\n{text}")
@@ -35,14 +40,14 @@ def write() -> None:
     modules = [
         path for path in Path("tests").rglob("test_*.py") if "import hold" in path.read_text(encoding="utf-8")
     ]
-    for module in modules:
-        _file(module).unlink(missing_ok=True)
+    for file in {_file(module) for module in modules}:
+        file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "--tb=line", *map(str, modules)]
     subprocess.run(command, env=os.environ | {WRITES: "1"}, check=True)
 
 
 def _file(module: Path) -> Path:
-    return Path(__file__).parents[1] / module.with_suffix(".held")
+    return Path(__file__).parent / "golden" / f"{module.parts[1]}.txt"
 
 
 @functools.cache
