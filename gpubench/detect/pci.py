@@ -50,6 +50,10 @@ FREE_DRIVERS = ("nouveau", "NovaCore", "radeon")  # there is no CUDA or ROCm on 
 CHIP_NODE = "/dev/nvmap"  # through which CUDA computes on a Jetson
 ASLEEP = ("suspended", "suspending")
 _SPEEDS = (2.5, 5, 8, 16, 32, 64)  # of the generations of PCIe, from the first, in GT/s
+_MODALIAS = re.compile(
+    r"pci:v(?P<vendor_id>[0-9A-F]{8})d(?P<device_id>[0-9A-F]{8})sv(?P<subvendor_id>[0-9A-F]{8})sd(?P<subdevice_id>[0-9A-F]{8})"
+    r"bc(?P<pci_class>[0-9A-F]{2}sc[0-9A-F]{2})i[0-9A-F]{2}"
+)
 
 
 class Function(NamedTuple):
@@ -166,14 +170,20 @@ def _hex(match: re.Match[str]) -> int:
 
 
 def _number(root: Root, folder: str, name: str) -> Fact[int]:
-    """Return the PCI id or class `name`, a key of _NUMBERS, from its own file or uevent."""
+    """Return the PCI id or class `name`, a key of _NUMBERS, from its own file, uevent or the modalias."""
     place = _NUMBERS[name]
     own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
         return own
-    reading = root.read(f"{folder}/uevent")
-    match = re.fullmatch(place.key_form, parse_uevent(reading).get(place.key, ""))
-    return make_fact(_hex(match), reading.path) if match else own
+    reading, alias = root.read(f"{folder}/uevent"), root.read(f"{folder}/modalias")
+    uevent = parse_uevent(reading)
+    if match := re.fullmatch(place.key_form, uevent.get(place.key, "")):
+        return make_fact(_hex(match), reading.path)
+    for text, path in ((uevent.get("MODALIAS", ""), reading.path), (alias.text or "", alias.path)):
+        if match := _MODALIAS.fullmatch(text):
+            digits = match[name].replace("sc", "")
+            return own if digits == "FFFFFFFF" else make_fact(int(digits, 16), path)
+    return own
 
 
 def parse_uevent(reading: FileText) -> dict[str, str]:

@@ -33,6 +33,8 @@ _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),
     ("l3_cache_size", 3, "unified"),
 )  # fmt: skip
+# The types of the texts that py-cpuinfo may tell. A field of another type is left out.
+_TYPES_OF = {"brand_raw": str, "vendor_id_raw": str, "flags": list}
 
 
 def probe_blas() -> dict[str, Any]:
@@ -51,7 +53,9 @@ def probe_cpuinfo() -> dict[str, Any]:
     sleeps for a second and forks. Raises ProbeFailure if it does not load."""
     with require("py-cpuinfo"):
         from cpuinfo import get_cpu_info
-    info = get_cpu_info()
+    info: dict[str, Any] = {
+        key: value for key, value in get_cpu_info().items() if isinstance(value, _TYPES_OF.get(key, object))
+    }
     caches = [
         {"level": level, "type": kind, "size_bytes": size, "instances": 1}
         for name, level, kind in _CACHES
@@ -59,7 +63,7 @@ def probe_cpuinfo() -> dict[str, Any]:
     ]
     cpu = {
         "model": info.get("brand_raw"), "vendor": info.get("vendor_id_raw"),
-        "flags": info.get("flags", []), "base_hz": _hertz(info.get("hz_advertised")), "caches": caches,
+        "flags": [*map(str, info.get("flags", ()))], "base_hz": _hertz(info.get("hz_advertised")), "caches": caches,
     }  # fmt: skip
     return {"records": [], "cpu": cpu}
 

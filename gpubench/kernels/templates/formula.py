@@ -47,6 +47,8 @@ _ALIASES = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "fabs": "abs", "absolute": "abs", "true_divide": "divide",
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi, "e": math.e}
+# NumPy's types, which make a number of a number.
+_TYPES = ("float16", "float32", "float64")
 
 # WGSL texts of functions that the language lacks, or whose error bound there says nothing near 0 (log, tanh) or is
 # far from float32's precision (asin, acos, atan). Most polynomials are those of Cephes' single-precision library.
@@ -272,6 +274,8 @@ class Namespace:
         name = _ALIASES.get(name, name)
         if name in _CONSTANTS:
             return _CONSTANTS[name]
+        if name in _TYPES:
+            return float
         if name in _MADE:
             return _MADE[name]
         if name not in (*_UNARY, *_EXACT):
@@ -309,8 +313,6 @@ _MADE: dict[str, Callable[..., Any]] = {
     "log2": lambda x: _step("log", x) * (1 / math.log(2)),  # type: ignore[operator]
     "log10": lambda x: _step("log", x) * (1 / math.log(10)),  # type: ignore[operator]
     "where": _where,
-    # NumPy's types, which make a number of a number
-    **dict.fromkeys(("float16", "float32", "float64"), float),
 }
 # All functions that a formula may call.
 KNOWN = (*_UNARY, *_EXACT, *_MADE)
