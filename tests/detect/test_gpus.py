@@ -122,6 +122,10 @@ ON_PCI = {
     **{f"a card that the driver leaves out: {key}": (
         HOST | pci(VBIOS, "10de", "2684", "nvidia") | {f"/proc/driver/nvidia/gpus/{VBIOS}/information": f"{key}:\t Yes"},
         {"gpus.0.why_not": ["EXCLUDED"], "gpus.0.usable.source": "/proc/driver/nvidia/gpus/*/information"}) for key in ("GPU Excluded", "Blacklisted")},
+    **{f"ids by the modalias in {name}": (
+        HOST | {f"/sys/bus/pci/devices/{VBIOS}/{name}": f"{key}pci:v000010DEd00002684svFFFFFFFFsd000016F3bc03sc02i00"},
+        {**ONE, "gpus.0.vendor_id": "10de", "gpus.0.device_id": "2684", "gpus.0.pci_class": "0302", "gpus.0.subvendor_id": "absent", "gpus.0.subdevice_id": "16f3"})
+       for name, key in (("modalias", ""), ("uevent", "MODALIAS="))},
     "a PCI card whose address cannot be read": (HOST | {f"{DRM}/card0/device/uevent": "DRIVER=i915", f"{DRM}/card0/device/vendor": "0x8086"}, {**ONE, "gpus.0.vendor": "intel"}),
     "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
     "WSL alone": (HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"), {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
