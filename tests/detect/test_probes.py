@@ -247,12 +247,12 @@ def test_a_device_that_computes_rightly_is_checked(monkeypatch, values, checked)
 
 
 def test_what_py_cpuinfo_tells_is_converted(monkeypatch):
-    info = {"brand_raw": "X", "flags": ["avx"], "hz_advertised": (2_000_000_000, 0), "l1_data_cache_size": 32768,
+    info = {"brand_raw": "X", "vendor_id_raw": 7, "flags": ["avx", 3], "hz_advertised": (2_000_000_000, 0), "l1_data_cache_size": 32768,
             "l1_instruction_cache_size": "64 KiB", "l2_cache_size": "1 MB", "l3_cache_size": "much"}  # fmt: skip
     monkeypatch.setitem(sys.modules, "cpuinfo", SimpleNamespace(get_cpu_info=lambda: info))
     sizes = ((1, "data", 1 << 15), (1, "instruction", 1 << 16), (2, "unified", 1 << 20))
     caches = [{"level": level, "type": kind, "size_bytes": size, "instances": 1} for level, kind, size in sizes]
-    told = {"model": "X", "vendor": None, "flags": ["avx"], "base_hz": 2_000_000_000, "caches": caches}
+    told = {"model": "X", "vendor": None, "flags": ["avx", "3"], "base_hz": 2_000_000_000, "caches": caches}
     assert libraries.probe_cpuinfo() == {"records": [], "cpu": told}
     info["hz_advertised"] = (0, 0)
     assert libraries.probe_cpuinfo()["cpu"]["base_hz"] is None
