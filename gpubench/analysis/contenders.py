@@ -249,7 +249,7 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> SharedCall | None:
     """Return the fastest recommended split at size `n` that is faster than the choice of `decision`. If the
-    choice is a GPU, only splits over this GPU count. Returns None without such a split, or without a choice."""
+    choice is a GPU, splits of other GPUs are ignored. Returns None without such a split, or without a choice."""
     best = decision.best
     if best is None:
         return None

@@ -409,8 +409,8 @@ def properties(text: str) -> dict[str, int]:
 
 
 def gfx(version: int) -> str | None:
-    """Return the name of a gfx version, such as "gfx942" for 90402 (minor and stepping in hexadecimal), or None
-    for 0."""
+    """Return the name of a gfx version, such as "gfx90a" for 90010, or None for 0. A version is 10000 times the major
+    number, 100 times the minor one, and the stepping. The name has the last two in hexadecimal."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
 
 

@@ -361,7 +361,8 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
     """Return the expected result of the function for `inputs`, and the allowed relative errors. NumPy computes
-    the result in float64, except for a pair and with `same`. Raises a BackendError if the function fails, and
+    the result in float64. Of a function with a program of its own for the GPU, or with the option `same`, it is the
+    result of the CPU program for the inputs as they are. Raises a BackendError if the function fails, and
     Unsupported if NumPy's error in the dtype is too large."""
     own, tolerance = _on_cpu(function, inputs, deepcopy), function.tolerance
     if function.same is not None:

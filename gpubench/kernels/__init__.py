@@ -66,7 +66,7 @@ def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return the sorted names of the built-in ops and of the ops of wings, without importing anything."""
+    """Return the sorted names of the built-in ops and of the ops of our wings. No module of an op is imported."""
     return tuple(sorted((*_declarations(), *OVERHEADS, *wings.brought("ops"))))
 
 

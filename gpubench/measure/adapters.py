@@ -77,8 +77,8 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 
 def cards(devices: Iterable[Device]) -> list[Card]:
     """Group the GPUs of one backend by card, in the order of their first adapters. Adapters with the same
-    driver and interface are different cards. Other adapters are compared by UUID and PCI address, else by
-    vendor and device ids."""
+    driver and interface are different cards, except that DX12 may list a card twice. Other adapters are compared
+    by UUID and PCI address, else by vendor and device ids."""
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]
