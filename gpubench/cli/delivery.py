@@ -273,6 +273,8 @@ def deliver(
         try:
             write_report(analyses, style, style.format, None, channels)
         except UsageError as error:
+            if not style.options.columns:
+                raise
             # A column that no table turns out to have: what was measured is shown all the same.
             print(f"warning: {error.message}; all columns are shown", file=sys.stderr)
             options = msgspec.structs.replace(style.options, columns=())

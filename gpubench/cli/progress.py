@@ -253,8 +253,10 @@ class _Lines(Display):
         """Print the outcome of a case once in each session, and in a search that of the first case and of one
         after some seconds. Every outcome without a number is printed; in a search every reason once."""
         case, text = (event.outcome.id, event.session), describe(event)
-        broken = _without_number(event) is not None and not (self._grows and text in self._reasons)
-        self._reasons |= {text} if broken else set()
+        broken = _without_number(event) is not None
+        if broken and self._grows:
+            broken = text not in self._reasons
+            self._reasons.add(text)
         soon = bool(self._told) and time.monotonic() - self._spoke < SEARCH_EVERY_S
         silent = soon if self._grows else case in self._told
         self._told.add(case)

@@ -275,9 +275,10 @@ def tensor_names(standard: ModuleType) -> dict[str, Any]:
     tensor = torch.Tensor
 
     def along(call: Any) -> Any:
-        return lambda x, axis=None, **options: call(
-            *((x.flatten(), 0) if axis is None else (x, axis)), **options
-        )
+        def call_along(x: Any, axis: int | None = None, **options: Any) -> Any:
+            return call(x.flatten(), 0, **options) if axis is None else call(x, axis, **options)
+
+        return call_along
 
     def spread(call: Any) -> Any:
         return lambda x, axis=None, ddof=0, **options: call(x, axis=axis, correction=ddof, **options)
@@ -308,8 +309,10 @@ def tensor_names(standard: ModuleType) -> dict[str, Any]:
         "shape": lambda x: tuple(x.shape), "ndim": lambda x: x.ndim, "size": lambda x: x.numel(),
     }  # fmt: skip
     names = _leave_numbers(names, lambda number: number.item())
-    makers = "arange asarray empty eye full linspace ones zeros empty_like full_like ones_like zeros_like prod"
-    names |= {name: take_types(names[name]) for name in (*makers.split(), "sum")}
+    typed = (
+        "arange asarray empty eye full linspace ones zeros empty_like full_like ones_like zeros_like prod sum"
+    )
+    names |= {name: take_types(names[name]) for name in typed.split()}
     kinds = [f"float{bits}" for bits in (16, 32, 64)] + [f"int{bits}" for bits in (8, 16, 32, 64)]
     kinds += ["uint8", "complex64", "complex128"]
     names |= {name: TensorType(names[name], getattr(np, name)) for name in kinds}

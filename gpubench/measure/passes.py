@@ -443,9 +443,8 @@ class Passes:
         if series.key not in self._races:
             fitted = self.points.fit(series)
             written = keep_own_code(fitted, self._cpu) if series.op.group == FUNCTIONS else fitted
-            self._races[series.key] = [
-                self._sides(chosen) for chosen in (written, fitted)[: 1 + (len(written) < len(fitted))]
-            ]
+            choices = [written] if len(written) == len(fitted) else [written, fitted]
+            self._races[series.key] = [self._sides(chosen) for chosen in choices]
         return self._races[series.key]
 
     def _sides(self, fitted: Mapping[Slot, curves.TimeCurve]) -> Race:
